@@ -1,0 +1,110 @@
+"""The `specplan` command: a table of commands that are imported only when they are run."""
+
+import importlib
+import importlib.util
+import sys
+from typing import Any, Final
+
+import typer
+import typer.core
+
+from specplan import __version__
+from specplan.errors import SpecplanError
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    # name: (module:function, one line)
+    "cost": ("specplan.cli.cost:cost", "What speculation costs for a target, a draft and a card."),
+    "blocks": ("specplan.cli.blocks:blocks", "Predict the KV block count that vLLM or SGLang reports at start-up."),
+    "plane": ("specplan.cli.plane:plane", "Draw the (alpha, c) plane: contours, ties, each source as a point."),
+    "tune": ("specplan.cli.tune:tune", "Best kappa, and what a wrong one loses."),
+    "tie": ("specplan.cli.tie:tie", "What one draft source must reach to equal another."),
+    "compare": ("specplan.cli.compare:compare", "Step time and throughput of each source over batch and context."),
+    "schedule": ("specplan.cli.schedule:schedule", "Best kappa per batch, as the engine's configuration."),
+    "validate": ("specplan.cli.validate:validate", "Published tables and start-up logs against specplan's predictions."),
+    "measure": ("specplan.cli.measure:measure", "Run proposers and verifiers on a real model and measure alpha and c."),
+    "bench": ("specplan.cli.bench:bench", "Measure step time of a model shape with random weights."),
+    "calibrate": ("specplan.cli.calibrate:calibrate", "Measure this device and write a hardware profile."),
+    "replay": ("specplan.cli.replay:replay", "Replay recorded tokens through draft sources, without a GPU."),
+    "ingest": ("specplan.cli.ingest:ingest", "Read a running engine's metrics or logs."),
+    "import": ("specplan.cli.import_:import_", "Turn a Hugging Face config or checkpoint folder into a model spec."),
+    "architectures": ("specplan.cli.architectures:architectures", "List the architectures that can be counted."),
+    "models": ("specplan.cli.models:models", "List the shipped model specs, or show one."),
+    "hardware": ("specplan.cli.hardware:hardware", "List the shipped hardware profiles, or show one."),
+    "explain": ("specplan.cli.explain:explain", "Formula, file and worked example of a symbol."),
+    "check-chapter": ("specplan.cli.check_chapter:check_chapter", "Every number of the chapter against specplan's."),
+}
+
+
+def _is_built(target: str) -> bool:
+    """Whether the command's module exists (found without importing it)."""
+    return importlib.util.find_spec(target.partition(":")[0]) is not None
+
+
+class _LazyGroup(typer.core.TyperGroup):
+    """Lists commands from the table; imports one when it is run."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name, (target, _) in COMMANDS.items() if _is_built(target)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, load(name) if stub is not None and name is not None else stub, rest
+
+
+def load(name: str) -> Any:
+    """The real command behind `name`."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    command = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    command.command(name)(getattr(importlib.import_module(module), function))
+    return typer.main.get_command(command)
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Plan speculative decoding before renting a GPU: costs, memory, break-even acceptance, and real measurements.",
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"specplan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Declare the options before the command."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line; errors that specplan raises on purpose become one line and exit code 2.
+
+    ``--debug`` anywhere on the line shows the traceback instead.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    if debug:
+        args.remove("--debug")
+    try:
+        app(args=args, prog_name="specplan")
+    except SpecplanError as error:
+        if debug:
+            raise
+        typer.echo(f"specplan: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("specplan: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader left (| head); nothing more to say
+        sys.exit(141)

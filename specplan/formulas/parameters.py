@@ -1,0 +1,313 @@
+"""N_stream and N_resident: the weights of a model, counted by how a decode step touches them.
+
+Stored is not read is not streamed is not resident. `weights` expands a model into counted weights; the other functions
+add them up: `resident_params`, `streamed_params` (matmul weights that a pass of some tokens reads), `gathered_params`
+(lookup tables that are not also streamed), `elementwise_params` (norms and biases), and their bytes per rank.
+
+Source: chapter, "Draft sources", the paragraph on N_stream; sharding rules from the vLLM 0.32 fact sheet, section 8.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from specplan.values.formats import NumberFormat
+from specplan.values.model import (
+    Access,
+    Attention,
+    DenseMLP,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Mixer,
+    Model,
+    Recurrent,
+    Shard,
+    Weight,
+)
+
+FloatArray = npt.NDArray[np.float64]
+
+VOCAB_PADDING: Final = 64
+"""vLLM pads embedding and head rows to a multiple of this before it divides them among ranks."""
+
+
+def _vector(component: str, name: str, size: int, shard: Shard = Shard.REPLICATE, **more: Any) -> Weight:
+    return Weight(
+        component=component,
+        name=name,
+        size=size,
+        access=Access.ELEMENTWISE,
+        shard=shard,
+        quantizable=False,
+        **more,
+    )
+
+
+def _attention_weights(a: Attention, hidden: int) -> Iterator[Weight]:
+    q_out = a.heads * a.head_dim
+    k_out, v_out = a.kv_heads * a.head_dim, a.kv_heads * a.value_dim
+    o_in = a.heads * a.value_dim
+    has_v = not a.key_is_value
+    yield Weight(component="attention", name="q_proj", size=q_out * (2 if a.output_gate else 1) * hidden)
+    if not a.shares_kv:
+        yield Weight(
+            component="attention", name="k_proj", size=k_out * hidden, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
+        )
+        if has_v:
+            yield Weight(
+                component="attention", name="v_proj", size=v_out * hidden, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
+            )
+    yield Weight(component="attention", name="o_proj", size=o_in * hidden)
+    if a.qkv_bias:
+        yield _vector("attention", "q_bias", q_out * (2 if a.output_gate else 1), Shard.SPLIT)
+        if not a.shares_kv:
+            size = k_out + (v_out if has_v else 0)
+            yield _vector("attention", "kv_bias", size, Shard.KV_HEADS, kv_heads=a.kv_heads)
+    if a.output_bias:
+        yield _vector("attention", "o_bias", hidden)
+    if a.qk_norm == "head":
+        yield _vector("norms", "qk_norm", a.head_dim * (1 if a.shares_kv else 2))
+    elif a.qk_norm == "all":
+        yield _vector("norms", "qk_norm", q_out + (0 if a.shares_kv else k_out))
+    if a.sinks:
+        yield _vector("attention", "sinks", a.heads, Shard.SPLIT)
+
+
+def _latent_weights(a: LatentAttention, hidden: int) -> Iterator[Weight]:
+    q_out = a.heads * (a.nope_dim + a.rope_dim)
+    if a.q_rank is None:
+        yield Weight(component="attention", name="q_proj", size=q_out * hidden)
+    else:
+        yield Weight(component="attention", name="q_a_proj", size=a.q_rank * hidden, shard=Shard.REPLICATE)
+        yield _vector("norms", "q_a_norm", a.q_rank)
+        yield Weight(component="attention", name="q_b_proj", size=q_out * a.q_rank)
+    kv_down = a.kv_rank + a.rope_dim
+    yield Weight(component="attention", name="kv_a_proj", size=kv_down * hidden, shard=Shard.REPLICATE)
+    yield _vector("norms", "kv_a_norm", a.kv_rank)
+    yield Weight(component="attention", name="kv_b_proj", size=a.heads * (a.nope_dim + a.v_head_dim) * a.kv_rank)
+    yield Weight(component="attention", name="o_proj", size=a.heads * a.v_head_dim * hidden)
+    if a.bias:
+        yield _vector("attention", "down_bias", kv_down + (a.q_rank or 0))
+        yield _vector("attention", "o_bias", hidden)
+    if a.index_heads:
+        q_in = hidden if a.q_rank is None else a.q_rank
+        size = a.index_heads * a.index_dim * q_in + a.index_dim * hidden + a.index_heads * hidden
+        yield Weight(component="attention", name="indexer", size=size, shard=Shard.REPLICATE)
+        yield _vector("norms", "indexer_norm", 2 * a.index_dim)
+
+
+def _mixer_weights(mixer: Mixer | None, hidden: int) -> Iterator[Weight]:
+    match mixer:
+        case Attention():
+            yield from _attention_weights(mixer, hidden)
+        case LatentAttention():
+            yield from _latent_weights(mixer, hidden)
+        case Recurrent():
+            yield from mixer.weights
+        case None:
+            return
+
+
+def _mlp(component: str, width: int, gated: bool, hidden: int, **more: Any) -> Weight:
+    return Weight(component=component, name="mlp", size=(3 if gated else 2) * width * hidden, **more)
+
+
+def _feed_forward_weights(ff: FeedForward | None, hidden: int) -> Iterator[Weight]:
+    match ff:
+        case DenseMLP():
+            yield _mlp("mlp", ff.width, ff.gated, hidden)
+            if ff.bias:
+                yield _vector("mlp", "up_bias", ff.width * (2 if ff.gated else 1), Shard.SPLIT)
+                yield _vector("mlp", "down_bias", hidden)
+        case Experts():
+            yield Weight(
+                component="router", name="router", size=ff.count * hidden, shard=Shard.REPLICATE, quantizable=False
+            )
+            if ff.router_bias:
+                yield _vector("router", "router_bias", ff.count)
+            routed = (ff.count, ff.per_token)
+            yield _mlp("experts", ff.width, ff.gated, hidden, routed=routed, copies=ff.count)
+            if ff.bias:
+                yield _vector("experts", "up_bias", ff.count * ff.width * (2 if ff.gated else 1), Shard.SPLIT)
+                yield _vector("experts", "down_bias", ff.count * hidden)
+            if ff.shared_width:
+                yield _mlp("shared_experts", ff.shared_width, ff.gated, hidden)
+            if ff.shared_gate:
+                yield Weight(
+                    component="shared_experts",
+                    name="shared_gate",
+                    size=hidden,
+                    shard=Shard.REPLICATE,
+                    quantizable=False,
+                )
+        case None:
+            return
+
+
+def layer_weights(layer: Layer, hidden: int) -> tuple[Weight, ...]:
+    """Weights of one layer in a residual stream of width `hidden`."""
+    norms = (_vector("norms", "norms", layer.norm_vectors * hidden),) if layer.norm_vectors else ()
+    return (
+        *_mixer_weights(layer.mixer, hidden),
+        *_feed_forward_weights(layer.feed_forward, hidden),
+        *norms,
+        *layer.extra,
+    )
+
+
+def outer_weights(model: Model) -> tuple[Weight, ...]:
+    """Weights outside the layers: embedding, head, final norm, and the model's own extras."""
+    out: list[Weight] = []
+    table = model.vocab_size * model.hidden_size
+    head = (model.head_vocab_size or model.vocab_size) * model.hidden_size
+    if model.embedding and not (model.tied_embeddings and model.head):
+        out.append(Weight(component="embedding", name="embed", size=table, access=Access.LOOKUP, quantizable=False))
+    if model.head:
+        out.append(Weight(component="head", name="lm_head", size=head, quantizable=False))
+    if model.final_norm_vectors:
+        out.append(_vector("norms", "final_norm", model.final_norm_vectors * model.hidden_size))
+    return (*out, *model.extra)
+
+
+def weights(model: Model) -> tuple[tuple[Weight, int], ...]:
+    """Every weight of `model` with its number of occurrences; equal layers are counted once and multiplied.
+
+    A tied table appears once, as the head that streams it.
+    """
+    found: Counter[Weight] = Counter(outer_weights(model))
+    for layer, times in Counter(model.layers).items():
+        for weight in layer_weights(layer, model.hidden_size):
+            found[weight] += times
+    return tuple(found.items())
+
+
+def resident_params(model: Model) -> int:
+    """N_resident: every stored parameter, a tied table once.
+
+    Source: chapter, "70.55 B-parameter checkpoint" for Llama-3-70B (with its norms 70,553,706,496).
+    """
+    return sum(w.size * w.copies * times for w, times in weights(model))
+
+
+def params_by_component(model: Model) -> dict[str, int]:
+    """Resident parameters of each component, in the order in which components first appear."""
+    out: dict[str, int] = {}
+    for w, times in weights(model):
+        out[w.component] = out.get(w.component, 0) + w.size * w.copies * times
+    return out
+
+
+def _params_with(model: Model, access: Access) -> int:
+    return sum(w.size * w.copies * times for w, times in weights(model) if w.access is access)
+
+
+def gathered_params(model: Model) -> int:
+    """Parameters of tables from which a pass only looks up rows: resident, never streamed.
+
+    A tied embedding is streamed by the head and not counted here; streamed at full routing + gathered + elementwise +
+    unused = resident.
+    """
+    return _params_with(model, Access.LOOKUP)
+
+
+def elementwise_params(model: Model) -> int:
+    """Norms, biases and other vectors: resident; the chapter does not count them as streamed."""
+    return _params_with(model, Access.ELEMENTWISE)
+
+
+def experts_touched(n_experts: npt.ArrayLike, per_token: npt.ArrayLike, tokens: npt.ArrayLike) -> FloatArray:
+    r"""Distinct experts N(t) that a pass of `t` tokens is expected to read under uniform routing.
+
+    .. math:: N(t) = E \left(1 - (1 - K/E)^t\right)
+
+    Parameters
+    ----------
+    n_experts, per_token, tokens : array_like
+        E experts, K of them per token, t tokens in the pass; broadcast together.
+
+    Returns
+    -------
+    ndarray
+        Between K (one token) and E.
+
+    Notes
+    -----
+    Source: MoESD (arXiv 2505.19645). Assumes independent uniform routing; real routers are skewed and touch fewer.
+
+    Examples
+    --------
+    >>> float(experts_touched(8, 2, 1)), round(float(experts_touched(8, 2, 4)), 4)
+    (2.0, 5.4688)
+    """
+    e, k, t = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (n_experts, per_token, tokens)))
+    # expm1/log1p keep the digits of a small K/E; K = E gives log1p(-1) = -inf, and every expert is read.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        touched = -e * np.expm1(t * np.log1p(-k / e))
+    return np.where(t == 0, 0.0, touched)
+
+
+def streamed_params(model: Model, tokens: float = 1.0) -> float:
+    """N_stream: matmul parameters that one pass of `tokens` tokens reads, the head included, the embedding not.
+
+    Of routed experts the expected number of distinct ones is counted (`experts_touched`); at one token that is the
+    experts per token. Whole numbers come out exactly.
+
+    Source: chapter, "every matmul weight plus the output head, but not the input embedding table, which is gathered".
+    """
+    total = 0.0
+    for w, times in weights(model):
+        if w.access is Access.MATMUL:
+            total += w.size * times * _copies_read(w, tokens)
+    return total
+
+
+def _copies_read(w: Weight, tokens: float) -> float:
+    if w.routed is None:
+        return w.copies
+    n_experts, per_token = w.routed
+    if tokens == 1:
+        return per_token
+    return float(experts_touched(n_experts, per_token, tokens)) * w.copies / n_experts
+
+
+def format_of(weight: Weight, model: Model) -> NumberFormat:
+    """Format in which the checkpoint stores `weight`."""
+    quantized = (
+        model.quantization is not None and weight.quantizable and weight.component not in model.unquantized
+    )
+    return model.quantization if quantized and model.quantization is not None else model.weight_format
+
+
+def _rank_fraction(weight: Weight, tp: int) -> float:
+    match weight.shard:
+        case Shard.SPLIT:
+            return 1 / tp
+        case Shard.KV_HEADS:
+            return 1 / min(tp, weight.kv_heads)
+        case Shard.REPLICATE:
+            return 1.0
+
+
+def streamed_bytes(model: Model, tokens: float = 1.0, tp: int = 1) -> float:
+    """Bytes that one tensor-parallel rank streams in a pass of `tokens` tokens.
+
+    Replicated weights (router, latent down-projections, key-value heads beyond their number) count whole on each rank.
+    Padding of the vocabulary is not counted.
+    """
+    total = 0.0
+    for w, times in weights(model):
+        if w.access is Access.MATMUL:
+            total += w.size * times * _copies_read(w, tokens) * format_of(w, model).bytes * _rank_fraction(w, tp)
+    return total
+
+
+def resident_bytes(model: Model, tp: int = 1) -> float:
+    """Bytes of weights that one tensor-parallel rank holds, by the same rules as `streamed_bytes`."""
+    return sum(
+        w.size * w.copies * times * format_of(w, model).bytes * _rank_fraction(w, tp) for w, times in weights(model)
+    )

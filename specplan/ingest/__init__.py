@@ -1,0 +1,1 @@
+"""Read what running engines print: metrics, logs, start-up reports."""

@@ -1,0 +1,1 @@
+"""Replay recorded tokens through draft sources, without a GPU."""

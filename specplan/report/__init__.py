@@ -1,0 +1,1 @@
+"""Render results: tables for people, JSON for programs, pictures where people would look."""

@@ -1,0 +1,84 @@
+"""An accelerator as its datasheet and its driver describe it; calibration is kept apart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was measured on a card, dated, never mixed with datasheet numbers.
+
+    Attributes
+    ----------
+    bandwidth_fraction : float or None
+        Achieved over peak memory bandwidth when weights are streamed.
+    kv_bandwidth_fraction : float or None
+        The same for cached keys and values.
+    matmul_fraction : float or None
+        Achieved over peak dense matmul rate.
+    launch_s : float or None
+        Time per layer that no byte or FLOP explains, seconds.
+    collective_latency_s : float or None
+        Fixed time of one all-reduce, seconds.
+    host_s : float or None
+        Time per step outside the forward pass, seconds.
+    date, source : str
+        When and from what.
+    """
+
+    date: str
+    source: str
+    bandwidth_fraction: float | None = None
+    kv_bandwidth_fraction: float | None = None
+    matmul_fraction: float | None = None
+    launch_s: float | None = None
+    collective_latency_s: float | None = None
+    host_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One device.
+
+    Attributes
+    ----------
+    name : str
+        Catalogue name, such as ``h100-sxm``.
+    vendor, family : str
+        Maker; architecture, such as ``hopper``.
+    memory_driver_bytes : float or None
+        What the driver reports (nvidia-smi's total).
+    memory_torch_bytes : float or None
+        What torch reports, which vLLM multiplies by its utilisation.
+    bandwidth : float
+        Peak memory bandwidth, bytes/s.
+    flops : mapping of str to float
+        Dense matmul peak by number format (``bfloat16``, ``fp8``, ...), FLOP/s.
+    link_bandwidth : float or None
+        Device to device in one direction, bytes/s.
+    pcie_bandwidth : float or None
+        Host to device in one direction, bytes/s.
+    tdp_w : float or None
+        Board power, watts.
+    sources : mapping of str to str
+        Field name -> where its number comes from.
+    aliases : tuple of str
+        Other names that users type.
+    calibration : Calibration or None
+        Measured efficiencies of this card.
+    """
+
+    name: str
+    vendor: str
+    family: str
+    memory_driver_bytes: float | None
+    memory_torch_bytes: float | None
+    bandwidth: float
+    flops: Mapping[str, float]
+    link_bandwidth: float | None = None
+    pcie_bandwidth: float | None = None
+    tdp_w: float | None = None
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    aliases: tuple[str, ...] = ()
+    calibration: Calibration | None = None

@@ -1,0 +1,1 @@
+"""Accept tokens: one file per rule, pure functions of probabilities and uniforms (numpy reference)."""
