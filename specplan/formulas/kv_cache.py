@@ -1,0 +1,179 @@
+"""Cached keys, values and states: bytes per token stored, bytes read per step, and what fits in the pool.
+
+Stored and read are two functions: a layer that shares an earlier layer's cache stores nothing and still reads it; a
+window stops both at its size; a recurrent state is stored and read whole at any context; sparse attention stores every
+latent and reads the chosen ones.
+
+Source: chapter, "The memory the draft takes before it drafts anything"; page sizes from the vLLM 0.32 fact sheet,
+section 7.4.
+"""
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from specplan.errors import InfeasibleError
+from specplan.values.formats import NumberFormat
+from specplan.values.model import Attention, LatentAttention, Mixer, Model, Recurrent
+
+FloatArray = npt.NDArray[np.float64]
+
+INDEX_BLOCK: Final = 128
+"""Numbers per fp32 scale in the lightning indexer's fp8 keys."""
+
+
+def _index_bytes(mixer: LatentAttention) -> float:
+    """Bytes per token of a sparse-attention indexer's own key cache (fp8 with an fp32 scale per block)."""
+    return mixer.index_dim * (1 + 4 / INDEX_BLOCK) if mixer.index_heads else 0.0
+
+
+def _token_bytes(mixer: Mixer | None, kv: NumberFormat, tp: int) -> float:
+    """Bytes that one token adds to one layer's cache on one rank, while it lies inside the layer's window."""
+    match mixer:
+        case Attention(shares_kv=False):
+            heads = mixer.kv_heads / min(tp, mixer.kv_heads)
+            return heads * (mixer.head_dim + mixer.value_dim) * kv.bytes
+        case LatentAttention():
+            return (mixer.kv_rank + mixer.rope_dim) * kv.bytes + _index_bytes(mixer)
+        case _:
+            return 0.0
+
+
+def _span(mixer: Mixer | None, context_len: FloatArray) -> FloatArray:
+    """Positions of a context that the layer keeps."""
+    if isinstance(mixer, Attention):
+        limit = min(mixer.window or np.inf, mixer.chunk or np.inf)
+        return np.minimum(context_len, limit)
+    return context_len
+
+
+def _state_bytes(mixer: Mixer | None, model: Model, tp: int) -> float:
+    """Bytes of one request's recurrent state in one layer on one rank."""
+    if not isinstance(mixer, Recurrent):
+        return 0.0
+    conv = max(mixer.conv_kernel - 1, 0) * mixer.conv_channels * model.weight_format.bytes
+    state = mixer.state_size * (mixer.state_format or model.weight_format).bytes
+    return (conv + state) / tp
+
+
+def _mixers(model: Model) -> dict[Mixer | None, int]:
+    return Counter(layer.mixer for layer in model.layers)
+
+
+def kv_bytes_per_token(model: Model, kv_format: NumberFormat | None = None, tp: int = 1) -> float:
+    """Bytes that one token adds to the cache of one tensor-parallel rank, inside every window.
+
+    Parameters
+    ----------
+    model : Model
+    kv_format : NumberFormat, optional
+        Format of cached numbers; the model's own (engines' ``auto``) if None.
+    tp : int
+        Ranks. Key-value heads are divided until each rank holds one; a latent is replicated on every rank.
+
+    Returns
+    -------
+    float
+        Bytes per token. At ``tp=1`` this is one whole copy: 2 x layers x kv heads x head size x bytes for plain GQA.
+
+    Notes
+    -----
+    Source: chapter, "Per token the target's KV is 2 x 80 x 8 x 128 x 2 = 320 KiB".
+    """
+    kv = kv_format or model.weight_format
+    return sum(n * _token_bytes(mixer, kv, tp) for mixer, n in _mixers(model).items())
+
+
+def kv_bytes_stored(
+    model: Model, context_len: npt.ArrayLike, kv_format: NumberFormat | None = None, tp: int = 1
+) -> FloatArray:
+    """Bytes that one request of `context_len` tokens keeps on one rank: windows capped, states included.
+
+    The steady state of a request, without an engine's blocks, look-ahead slots or in-flight reserve (see `blocks`).
+    """
+    kv = kv_format or model.weight_format
+    length = np.asarray(context_len, dtype=np.float64)
+    total = np.zeros_like(length)
+    for mixer, n in _mixers(model).items():
+        total += n * (_token_bytes(mixer, kv, tp) * _span(mixer, length) + _state_bytes(mixer, model, tp))
+    return total
+
+
+def kv_bytes_read(
+    model: Model, context_len: npt.ArrayLike, kv_format: NumberFormat | None = None, tp: int = 1
+) -> FloatArray:
+    """Bytes of cache that one decode step of one request reads on one rank.
+
+    Unlike `kv_bytes_stored` it counts layers that read a shared cache, and of sparse attention only the chosen latents
+    beside the whole index.
+    """
+    kv = kv_format or model.weight_format
+    length = np.asarray(context_len, dtype=np.float64)
+    total = np.zeros_like(length)
+    for mixer, n in _mixers(model).items():
+        match mixer:
+            case Attention():
+                heads = mixer.kv_heads / min(tp, mixer.kv_heads)
+                read = heads * (mixer.head_dim + mixer.value_dim) * kv.bytes * _span(mixer, length)
+            case LatentAttention(index_heads=heads) if heads:
+                latent = (mixer.kv_rank + mixer.rope_dim) * kv.bytes
+                read = latent * np.minimum(length, mixer.index_topk) + _index_bytes(mixer) * length
+            case _:
+                read = _token_bytes(mixer, kv, tp) * length + _state_bytes(mixer, model, tp)
+        total += n * read
+    return total
+
+
+def kv_pool_bytes(
+    memory: npt.ArrayLike, utilization: npt.ArrayLike, weights: npt.ArrayLike, workspace: npt.ArrayLike
+) -> FloatArray:
+    r"""Bytes left for the cache on one rank; negative when the weights do not fit.
+
+    .. math:: M \cdot u - W - A
+
+    Parameters
+    ----------
+    memory, utilization : array_like
+        Device memory in bytes; the fraction that the engine may use, in (0, 1].
+    weights, workspace : array_like
+        Resident weights of target (and draft) on this rank; activations, workspaces and graphs. Bytes.
+
+    Notes
+    -----
+    Source: chapter, "The memory the draft takes"; vLLM 0.32 fact sheet, section 7.1.
+
+    Examples
+    --------
+    >>> gib = 2**30
+    >>> round(float(kv_pool_bytes(79.65 * gib, 0.9, 32.85 * gib, 2 * gib)) / gib, 3)
+    36.835
+    """
+    m, u, w, a = (np.asarray(x, dtype=np.float64) for x in (memory, utilization, weights, workspace))
+    return m * u - w - a
+
+
+def pool_tokens(pool_bytes: npt.ArrayLike, bytes_per_token: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Whole tokens that fit in a pool; 0 for a pool that is not positive.
+
+    Examples
+    --------
+    >>> int(pool_tokens(1e9, 327680))
+    3051
+    """
+    pool, per_token = np.broadcast_arrays(np.asarray(pool_bytes, np.float64), np.asarray(bytes_per_token, np.float64))
+    if np.any(per_token <= 0):
+        raise InfeasibleError("a model that caches nothing per token has no token capacity")
+    return np.floor(np.maximum(pool, 0.0) / per_token).astype(np.int64)
+
+
+def pool_sequences(pool_bytes: npt.ArrayLike, bytes_per_sequence: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Whole sequences that fit in a pool, each taking `bytes_per_sequence` (see `kv_bytes_stored`).
+
+    Examples
+    --------
+    >>> int(pool_sequences(482_757 * 327_680, 8192 * 327_680))
+    58
+    """
+    return pool_tokens(pool_bytes, bytes_per_sequence)
