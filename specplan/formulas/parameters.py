@@ -8,7 +8,8 @@ Source: chapter, "Draft sources", the paragraph on N_stream; sharding rules from
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -152,12 +153,21 @@ def _feed_forward_weights(ff: FeedForward | None, hidden: int) -> Iterator[Weigh
 def layer_weights(layer: Layer, hidden: int) -> tuple[Weight, ...]:
     """Weights of one layer in a residual stream of width `hidden`."""
     norms = (_vector("norms", "norms", layer.norm_vectors * hidden),) if layer.norm_vectors else ()
-    return (
+    found = (
         *_mixer_weights(layer.mixer, hidden),
         *_feed_forward_weights(layer.feed_forward, hidden),
         *norms,
         *layer.extra,
     )
+    if not layer.formats:
+        return found
+    named = dict(layer.formats)
+    return tuple(replace(w, format=_named_format(w, named) or w.format) for w in found)
+
+
+def _named_format(weight: Weight, named: Mapping[str, NumberFormat]) -> NumberFormat | None:
+    """Format given to a single weight (``attention.q_proj``), else to its component (``attention``)."""
+    return named.get(f"{weight.component}.{weight.name}") or named.get(weight.component)
 
 
 def outer_weights(model: Model) -> tuple[Weight, ...]:
@@ -276,11 +286,17 @@ def _copies_read(w: Weight, tokens: float) -> float:
 
 
 def format_of(weight: Weight, model: Model) -> NumberFormat:
-    """Format in which the checkpoint stores `weight`."""
-    quantized = (
-        model.quantization is not None and weight.quantizable and weight.component not in model.unquantized
-    )
-    return model.quantization if quantized and model.quantization is not None else model.weight_format
+    """Format in which the checkpoint stores `weight`.
+
+    The first that applies: the weight's own (or its layer's) format; the one that the model names for the weight or its
+    component; the quantisation, where the weight is quantizable and its component is not left out; `weight_format`.
+    """
+    own = weight.format or _named_format(weight, dict(model.formats))
+    if own is not None:
+        return own
+    if model.quantization is not None and weight.quantizable and weight.component not in model.unquantized:
+        return model.quantization
+    return model.weight_format
 
 
 def _rank_fraction(weight: Weight, tp: int) -> float:

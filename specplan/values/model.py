@@ -53,6 +53,8 @@ class Weight:
         Equal weights of this shape.
     quantizable : bool
         Whether a checkpoint's quantisation applies (linear layers: yes; embedding, head, norms, router: no).
+    format : NumberFormat or None
+        Format of this weight where it is fixed regardless of the model's; None for the model's rule.
     """
 
     component: str
@@ -64,6 +66,7 @@ class Weight:
     routed: tuple[int, int] | None = None
     copies: int = 1
     quantizable: bool = True
+    format: NumberFormat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,12 +237,16 @@ class Layer:
         Norm vectors of the hidden size (2 for pre-norm RMSNorm; 4 for sandwich norms; a LayerNorm with bias counts 2).
     extra : tuple of Weight
         What the kinds do not say (learned scales, residual gates, per-layer embeddings' projections).
+    formats : tuple of (str, NumberFormat)
+        Formats of this layer's components (``attention``) or single weights (``attention.q_proj``) where they differ
+        from the model's.
     """
 
     mixer: Mixer | None
     feed_forward: FeedForward | None
     norm_vectors: int = 2
     extra: tuple[Weight, ...] = ()
+    formats: tuple[tuple[str, NumberFormat], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +283,9 @@ class Model:
         Format of quantised weights; applies to `Weight.quantizable` ones outside `unquantized`.
     unquantized : tuple of str
         Components that the checkpoint leaves in `weight_format`, such as ``attention`` in MXFP4 gpt-oss.
+    formats : tuple of (str, NumberFormat)
+        Formats of components (``head``) or single weights (``attention.q_proj``) where they differ from `quantization`;
+        they apply to weights that are otherwise not quantised, too.
     mtp_layers : tuple of Layer
         Multi-token prediction layers that the checkpoint carries; counted only when they draft.
     published_params : int or None
@@ -299,6 +309,7 @@ class Model:
     max_position: int | None = None
     quantization: NumberFormat | None = None
     unquantized: tuple[str, ...] = ()
+    formats: tuple[tuple[str, NumberFormat], ...] = ()
     mtp_layers: tuple[Layer, ...] = ()
     published_params: int | None = None
     model_type: str = ""

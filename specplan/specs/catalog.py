@@ -1,0 +1,141 @@
+"""Finds models: by spec name or alias, in a YAML file, a Hugging Face ``config.json``, or a folder that holds one."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from specplan.errors import InputError, NotFoundError
+from specplan.specs.model_yaml import ModelFile, load_model_yaml
+from specplan.values.model import Model
+
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+
+
+def model_folder() -> Path:
+    """Folder of the shipped specs: a checkout's own first, so that an editable install never reads a stale copy."""
+    checkout = _PACKAGE.parent / "model_specs"
+    return (
+        checkout
+        if (checkout.parent / "pyproject.toml").is_file() and checkout.is_dir()
+        else _PACKAGE / "data" / "model_specs"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A shipped spec: its name, the other names that find it, and the model."""
+
+    name: str
+    aliases: tuple[str, ...]
+    path: Path
+    model: Model
+
+
+def _spec_files() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(model_folder().glob("*.yaml"))}
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path) -> ModelFile:
+    return load_model_yaml(path)
+
+
+def list_models() -> tuple[ModelEntry, ...]:
+    """Shipped specs, by name."""
+    found = []
+    for name, path in _spec_files().items():
+        file = _read(path)
+        found.append(ModelEntry(name=name, aliases=file.aliases, path=path, model=file.model))
+    return tuple(found)
+
+
+def _named(name: str) -> Model | None:
+    """Shipped model called `name`, in any case, or with `name` among its aliases."""
+    files = _spec_files()
+    wanted = name.strip().lower()
+    if wanted in files:
+        return _read(files[wanted]).model
+    for path in files.values():
+        # Only a file that mentions the name can hold it as an alias; the others need no parsing.
+        if wanted in path.read_text("utf-8").lower() and wanted in (a.lower() for a in _read(path).aliases):
+            return _read(path).model
+    return None
+
+
+def _known_names() -> Iterator[str]:
+    for entry in list_models():
+        yield entry.name
+        yield from entry.aliases
+
+
+def _not_found(name: str) -> NotFoundError:
+    by_lower = {known.lower(): known for known in _known_names()}
+    near = [by_lower[n] for n in difflib.get_close_matches(name.lower(), by_lower, n=4, cutoff=0.55)]
+    near = near or [known for lower, known in by_lower.items() if name.strip() and name.lower() in lower][:4]
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    return NotFoundError(
+        f"unknown model {name!r}{hint} (list them: specplan models; or give a YAML spec, a config.json, "
+        f"or a folder that holds one)"
+    )
+
+
+def load_model(name_or_path: str | Path) -> Model:
+    """Model by spec name, alias, or path.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        In this order: a shipped spec's name or alias (in any case); a folder with a ``config.json``; a ``.yaml`` model
+        spec; a Hugging Face ``config.json``. Write ``./name`` for a file or folder named like a shipped spec.
+
+    Raises
+    ------
+    NotFoundError
+        When nothing answers to the name; near misses are listed.
+    InputError
+        When the file is not a model spec or config; one line with file and field.
+    UnsupportedError
+        When a config's layers cannot be counted.
+
+    Examples
+    --------
+    >>> load_model("llama3-70b").vocab_size
+    128256
+    """
+    text = str(name_or_path)
+    if not text.strip() or "\x00" in text:
+        raise NotFoundError("an empty model name; list the shipped ones: specplan models")
+    if not isinstance(name_or_path, Path):
+        found = _named(text)
+        if found is not None:
+            return found
+    return load_model_path(Path(text))
+
+
+def load_model_path(path: Path) -> Model:
+    """Model in a file or folder (see `load_model`)."""
+    from specplan.specs.huggingface.config import load_config  # noqa: PLC0415 - start-up: specs by name do without
+
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError:
+        raise _not_found(str(path)[:100]) from None
+    if is_folder:
+        if not (path / "config.json").is_file():
+            raise InputError(
+                f"{path}: a folder without config.json; give a checkpoint folder, a config.json or a YAML spec"
+            )
+        return load_config(path / "config.json")
+    if not exists:
+        if path.suffix.lower() in (".yaml", ".yml", ".json", ".gguf", ".safetensors"):
+            raise NotFoundError(f"{path}: no such file")
+        raise _not_found(str(path))
+    match path.suffix.lower():
+        case ".yaml" | ".yml":
+            return _read(path.resolve()).model if path.is_file() else load_model_yaml(path).model
+        case ".json":
+            return load_config(path)
+    raise InputError(f"{path}: not a model; expected a YAML spec (.yaml), a config.json, or a folder that holds one")
