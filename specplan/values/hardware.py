@@ -25,6 +25,8 @@ class Calibration:
         Time per step outside the forward pass, seconds.
     date, source : str
         When and from what.
+    sources : mapping of str to str
+        Field name -> where its number comes from, in words.
     """
 
     date: str
@@ -35,6 +37,7 @@ class Calibration:
     launch_s: float | None = None
     collective_latency_s: float | None = None
     host_s: float | None = None
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Accelerator:
         Field name -> where its number comes from.
     aliases : tuple of str
         Other names that users type.
+    note : str or None
+        What a reader must know before trusting the numbers (which part of a package is one device, for example).
     calibration : Calibration or None
         Measured efficiencies of this card.
     """
@@ -81,4 +86,5 @@ class Accelerator:
     tdp_w: float | None = None
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     aliases: tuple[str, ...] = ()
+    note: str | None = None
     calibration: Calibration | None = None

@@ -1,0 +1,338 @@
+"""Read hardware profiles: `hardware_profiles/*.yaml` or any file of the same form into `specplan.values.hardware`.
+
+Every number of a profile is a mapping with a value that carries its unit and with the source that printed it::
+
+    bandwidth: {value: 3350 GB/s, source: NVIDIA H100 Tensor Core GPU datasheet}
+
+A bare number is refused with the fix in the message. A checkout's `hardware_profiles` folder is looked at first, so
+that an editable install never reads a stale copy; an installed wheel carries the same files as package data.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from specplan import units
+from specplan.errors import InputError, NotFoundError
+from specplan.values.formats import lookup
+from specplan.values.hardware import Accelerator, Calibration
+
+_SUFFIXES: Final = (".yaml", ".yml")
+_EXAMPLES: Final = {
+    "memory": "79.65 GiB",
+    "bandwidth": "3350 GB/s",
+    "compute": "989 TFLOP/s",
+    "time": "4.5 us",
+    "power": "700 W",
+    "fraction": "0.76",
+}
+
+_YamlLoader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Sourced(BaseModel):
+    """One number and where it comes from; `value` is None where the number is unknown and `source` says why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    value: float | None
+    source: str = Field(min_length=1)
+
+
+def _sourced(raw: object, dimension: str) -> object:
+    example = f'{{value: {_EXAMPLES[dimension]}, source: "where the number is printed"}}'
+    if not isinstance(raw, Mapping):
+        bare = raw if isinstance(raw, str | int | float) else type(raw).__name__
+        raise ValueError(f"{bare!r} carries no source; write {example}")
+    if "value" not in raw:
+        raise ValueError(f"has no value; write {example}")
+    if not isinstance(raw.get("source"), str) or not raw["source"].strip():
+        raise ValueError(f"has no source; write {example}")
+    if raw["value"] is None:
+        return raw
+    return {**raw, "value": _number(raw["value"], dimension)}
+
+
+def _number(value: object, dimension: str) -> float:
+    try:
+        if dimension == "fraction":
+            return _fraction(value)
+        parsed = units.parse(value, dimension)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+    if parsed == 0 and dimension != "time":
+        raise ValueError(f"{value!r}: a {dimension} of an accelerator must be greater than 0")
+    return parsed
+
+
+def _fraction(value: object) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not 0 < value <= 1.5
+    ):
+        raise ValueError(f"{value!r}: a fraction of the peak must be a number above 0 and at most 1.5, such as 0.76")
+    return float(value)
+
+
+def _of(dimension: str) -> BeforeValidator:
+    return BeforeValidator(lambda raw: _sourced(raw, dimension))
+
+
+_Memory = Annotated[_Sourced, _of("memory")]
+_Bandwidth = Annotated[_Sourced, _of("bandwidth")]
+_Compute = Annotated[_Sourced, _of("compute")]
+_Time = Annotated[_Sourced, _of("time")]
+_Power = Annotated[_Sourced, _of("power")]
+_Fraction = Annotated[_Sourced, _of("fraction")]
+
+
+class _MemorySizes(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    driver: _Memory
+    torch: _Memory
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_mapping(cls, raw: object) -> object:
+        if not isinstance(raw, Mapping):
+            raise ValueError(
+                "has two values, what the driver reports and what torch sees; write memory: "
+                '{driver: {value: 79.65 GiB, source: "..."}, torch: {value: 79.19 GiB, source: "..."}} '
+                "(where one is unknown: value: null, with the reason as source)"
+            )
+        return raw
+
+    @model_validator(mode="after")
+    def _one_is_known(self) -> "_MemorySizes":
+        if self.driver.value is None and self.torch.value is None:
+            raise ValueError("driver and torch are both null; at least one of the two must be known")
+        return self
+
+
+class _CalibrationFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    date: str = Field(min_length=4)
+    source: str = Field(min_length=1)
+    bandwidth_fraction: _Fraction | None = None
+    kv_bandwidth_fraction: _Fraction | None = None
+    matmul_fraction: _Fraction | None = None
+    launch: _Time | None = None
+    collective_latency: _Time | None = None
+    host: _Time | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _date_is_text(cls, raw: object) -> object:
+        # YAML reads 2026-01-31 as a date object.
+        if isinstance(raw, Mapping) and hasattr(raw.get("date"), "isoformat"):
+            return {**raw, "date": raw["date"].isoformat()}
+        return raw
+
+
+class _ProfileFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field(min_length=1)
+    vendor: str = Field(min_length=1)
+    family: str = Field(min_length=1)
+    aliases: tuple[str, ...] = ()
+    note: str | None = None
+    memory: _MemorySizes
+    bandwidth: _Bandwidth
+    flops: dict[str, _Compute] = Field(min_length=1)
+    link: _Bandwidth | None = None
+    pcie: _Bandwidth | None = None
+    tdp: _Power | None = None
+    calibration: _CalibrationFile | None = None
+
+    @model_validator(mode="after")
+    def _needed_are_known(self) -> "_ProfileFile":
+        if self.bandwidth.value is None:
+            raise ValueError("bandwidth is null; a profile without it cannot time anything")
+        if all(rate.value is None for rate in self.flops.values()):
+            raise ValueError("flops has no known rate; give at least one number format")
+        for name in self.flops:
+            try:
+                lookup(name)
+            except InputError as error:
+                raise ValueError(f"flops: {error}") from None
+        return self
+
+
+def shipped_profiles_folder() -> Path:
+    """Folder of the shipped profiles: the checkout's own, else the wheel's package data."""
+    package = Path(__file__).resolve().parent.parent
+    checkout = package.parent / "hardware_profiles"
+    if (package.parent / "pyproject.toml").is_file() and checkout.is_dir():
+        return checkout
+    return package / "data" / "hardware_profiles"
+
+
+def list_accelerators() -> tuple[Accelerator, ...]:
+    """All shipped accelerators, by name.
+
+    Examples
+    --------
+    >>> "h100-sxm" in [card.name for card in list_accelerators()]
+    True
+    """
+    return tuple(_read(path) for path in sorted(shipped_profiles_folder().glob("*.yaml")))
+
+
+def load_accelerator(name_or_path: str | Path) -> Accelerator:
+    """Accelerator by catalogue name, alias or path of a YAML file.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        A name that `list_accelerators` shows, one of its aliases (case, spaces and underscores do not matter), or a
+        path: something that ends in ``.yaml`` or ``.yml``, or that contains a path separator.
+
+    Raises
+    ------
+    NotFoundError
+        When no profile or file answers to it; near misses are named.
+    InputError
+        When the file is not a valid profile.
+
+    Examples
+    --------
+    >>> card = load_accelerator("H100 SXM")
+    >>> card.name, card.bandwidth, round(card.memory_driver_bytes / 2**30, 2)
+    ('h100-sxm', 3350000000000.0, 79.65)
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text:
+        return _read(Path(text))
+    key = _key(text)
+    direct = shipped_profiles_folder() / f"{key}.yaml"
+    if key and direct.is_file():
+        return _read(direct)
+    cards = _names()
+    if key in cards:
+        return _read(cards[key])
+    near = difflib.get_close_matches(key, cards, n=4, cutoff=0.5) or sorted(n for n in cards if key and key in n)[:4]
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise NotFoundError(
+        f"no accelerator is called {text!r}{hint} `specplan hardware` lists them; a YAML path works too"
+    )
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_]+", "-", name.strip().lower())
+
+
+@cache
+def _names() -> dict[str, Path]:
+    names: dict[str, Path] = {}
+    for path in sorted(shipped_profiles_folder().glob("*.yaml")):
+        names[path.stem] = path
+    for path in sorted(shipped_profiles_folder().glob("*.yaml")):
+        for alias in _read(path).aliases:
+            names.setdefault(_key(alias), path)
+    return names
+
+
+def _read(path: Path) -> Accelerator:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFoundError(f"no hardware profile at {path}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; a hardware profile is a YAML file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not text; a hardware profile is a YAML file") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        raw = yaml.load(text, Loader=_YamlLoader)  # noqa: S506 - a safe loader, the C one where it is built
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise InputError(f"{path} is not valid YAML{where}: {problem}") from None
+    if not isinstance(raw, Mapping):
+        raise InputError(f"{path}: a hardware profile is a mapping of fields, got {type(raw).__name__}")
+    try:
+        profile = _ProfileFile.model_validate(raw)
+    except ValidationError as error:
+        raise InputError(f"{path}: {_first_problem(error)}") from None
+    return _accelerator(profile)
+
+
+def _first_problem(error: ValidationError) -> str:
+    first, *more = error.errors(include_url=False)
+    where = ".".join(str(part) for part in first["loc"])
+    match first["type"]:
+        case "extra_forbidden":
+            known = ", ".join(_fields_at(first["loc"]))
+            message = f"unknown field {where}; known here: {known}"
+        case "missing":
+            message = f"field {where} is missing"
+        case _:
+            message = f"{where}: {first['msg'].removeprefix('Value error, ')}" if where else str(first["msg"])
+            message = message.removeprefix("Value error, ")
+    return message + (f" (and {len(more)} more)" if more else "")
+
+
+def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
+    owner: type[BaseModel] = _ProfileFile
+    nested: dict[str, type[BaseModel]] = {"memory": _MemorySizes, "calibration": _CalibrationFile}
+    for part in loc[:-1]:
+        owner = nested.get(str(part), _Sourced)
+    return list(owner.model_fields)
+
+
+def _accelerator(profile: _ProfileFile) -> Accelerator:
+    sourced: dict[str, _Sourced | None] = {
+        "memory_driver_bytes": profile.memory.driver,
+        "memory_torch_bytes": profile.memory.torch,
+        "bandwidth": profile.bandwidth,
+        "link_bandwidth": profile.link,
+        "pcie_bandwidth": profile.pcie,
+        "tdp_w": profile.tdp,
+    }
+    sources = {name: entry.source for name, entry in sourced.items() if entry is not None}
+    sources |= {f"flops.{lookup(name).name}": rate.source for name, rate in profile.flops.items()}
+    numbers: dict[str, Any] = {name: entry.value if entry is not None else None for name, entry in sourced.items()}
+    return Accelerator(
+        name=profile.name,
+        vendor=profile.vendor,
+        family=profile.family,
+        flops=MappingProxyType(
+            {lookup(name).name: rate.value for name, rate in profile.flops.items() if rate.value is not None}
+        ),
+        sources=MappingProxyType(sources),
+        aliases=profile.aliases,
+        note=profile.note,
+        calibration=_calibration(profile.calibration),
+        **numbers,
+    )
+
+
+def _calibration(block: _CalibrationFile | None) -> Calibration | None:
+    if block is None:
+        return None
+    fields = {
+        "bandwidth_fraction": block.bandwidth_fraction,
+        "kv_bandwidth_fraction": block.kv_bandwidth_fraction,
+        "matmul_fraction": block.matmul_fraction,
+        "launch_s": block.launch,
+        "collective_latency_s": block.collective_latency,
+        "host_s": block.host,
+    }
+    known = {name: entry for name, entry in fields.items() if entry is not None}
+    return Calibration(
+        date=block.date,
+        source=block.source,
+        sources=MappingProxyType({name: entry.source for name, entry in known.items()}),
+        **{name: entry.value for name, entry in known.items()},
+    )
