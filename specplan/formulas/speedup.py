@@ -1,0 +1,160 @@
+r"""Speedup of speculative decoding: tokens emitted per step over the cost of a step in units of one plain decode step.
+
+.. math:: s = \frac{E}{1 + \kappa c}
+
+is the chapter's closed form. Beyond it, a covered step costs :math:`\kappa c + v`, where v is the verify factor (cost
+of a target pass over kappa + 1 positions, relative to one; 1 in the closed form), a step without a draft costs 1, and
+every step may pay a fixed overhead (a lookup that is made whether or not it finds something).
+
+Source: chapter "Draft sources", first paragraph; Leviathan et al. 2023 (arXiv 2211.17192), Theorem 3.8.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from specplan.formulas.emitted import (
+    FloatArray,
+    checked_between,
+    checked_kappa,
+    checked_probability,
+    checked_weights,
+    expected_emitted,
+)
+
+
+def step_cost(
+    kappa: npt.ArrayLike,
+    c: npt.ArrayLike,
+    verify: npt.ArrayLike = 1.0,
+    coverage: npt.ArrayLike = 1.0,
+    overhead: npt.ArrayLike = 0.0,
+) -> FloatArray:
+    r"""Mean cost of a step in units of one plain decode step.
+
+    .. math:: 1 + \gamma(\kappa c + v - 1) + o
+
+    Parameters
+    ----------
+    kappa : array_like of int
+        Drafted tokens per covered step, at least 0.
+    c : array_like
+        Time of one draft step over time of one target step, at least 0.
+    verify : array_like
+        v: time of the target pass over kappa + 1 positions over that of one position, above 0; 1 while verification is
+        hidden under reading the weights.
+    coverage : array_like
+        :math:`\gamma`: share of the steps that carry a draft, in [0, 1].
+    overhead : array_like
+        o: what every step pays on top, drafted or not, at least 0.
+
+    Examples
+    --------
+    >>> round(float(step_cost(3, 0.0177801)), 7)
+    1.0533403
+    """
+    g = checked_probability("coverage", coverage)
+    drafted = checked_kappa(kappa) * checked_between("c", c, 0.0, np.inf)
+    drafted = drafted + checked_between("verify factor", verify, np.finfo(float).tiny, np.inf)
+    if g.ndim == 0 and g == 1.0:
+        return drafted + checked_between("overhead", overhead, 0.0, np.inf)
+    return 1.0 + g * (drafted - 1.0) + checked_between("overhead", overhead, 0.0, np.inf)
+
+
+def speedup(
+    alpha: npt.ArrayLike,
+    kappa: npt.ArrayLike,
+    c: npt.ArrayLike,
+    verify: npt.ArrayLike = 1.0,
+    coverage: npt.ArrayLike = 1.0,
+    overhead: npt.ArrayLike = 0.0,
+) -> FloatArray:
+    r"""Speedup over plain decoding at constant acceptance.
+
+    .. math:: s(\alpha, \kappa, c) = \frac{1 + \gamma(E(\alpha,\kappa) - 1)}{1 + \gamma(\kappa c + v - 1) + o}
+
+    With coverage 1, v = 1 and no overhead this is the chapter's :math:`E/(1+\kappa c)`.
+
+    Parameters
+    ----------
+    alpha : array_like
+        Conditional acceptance per position, in [0, 1].
+    kappa, c, verify, coverage, overhead : array_like
+        As in `step_cost`. Everything broadcasts; E is computed on the shape of alpha and kappa alone, so a grid given
+        as a column of alphas and a row of cs costs one division per cell.
+
+    Returns
+    -------
+    ndarray
+        Tokens per unit of time relative to plain decoding, above 0; below 1 speculation loses.
+
+    Notes
+    -----
+    Assumes independent acceptance and times that add up (no overlap of drafting with verification). Not counted:
+    requests that finish inside a step.
+
+    Examples
+    --------
+    >>> round(float(speedup(0.7, 3, 0.0177801)), 4), round(float(speedup(0.7, 3, 0.164664)), 4)
+    (2.4047, 1.6955)
+    """
+    g = checked_probability("coverage", coverage)
+    emitted = expected_emitted(alpha, kappa)
+    if not (g.ndim == 0 and g == 1.0):
+        emitted = 1.0 + g * (emitted - 1.0)
+    return emitted / step_cost(kappa, c, verify, g, overhead)
+
+
+def length_step_cost(
+    length_weights: npt.ArrayLike, c: npt.ArrayLike, verify: npt.ArrayLike = 1.0, overhead: npt.ArrayLike = 0.0
+) -> FloatArray:
+    r"""Mean cost of a step whose draft length varies.
+
+    .. math:: \sum_k w_k (k c + v_k) + o, \quad v_0 = 1
+
+    Parameters
+    ----------
+    length_weights : array_like, shape (..., K + 1)
+        Probability of drafting 0, 1, ..., K tokens.
+    c : array_like
+        As in `step_cost`; broadcasts against the leading axes.
+    verify : array_like, scalar or shape (..., K + 1)
+        :math:`v_k` for each draft length. A step that drafts nothing is a plain step and costs 1, whatever is given.
+    overhead : array_like
+        As in `step_cost`.
+
+    Examples
+    --------
+    >>> round(float(length_step_cost([0.5, 0.0, 0.5], 0.1, [1.0, 1.1, 1.2])), 12)
+    1.2
+    """
+    w = checked_weights("length weights", length_weights)
+    k = np.arange(w.shape[-1])
+    v = np.where(k == 0, 1.0, checked_between("verify factor", verify, np.finfo(float).tiny, np.inf))
+    mean_length = (w * k).sum(axis=-1)
+    cost: FloatArray = mean_length * checked_between("c", c, 0.0, np.inf) + (w * v).sum(axis=-1)
+    return cost + checked_between("overhead", overhead, 0.0, np.inf)
+
+
+def operations_factor(alpha: npt.ArrayLike, kappa: npt.ArrayLike, c_flop: npt.ArrayLike = 0.0) -> FloatArray:
+    r"""Arithmetic per emitted token relative to plain decoding: the price in operations of a speedup in time.
+
+    .. math:: \frac{\kappa \hat c + \kappa + 1}{E(\alpha,\kappa)}
+
+    Parameters
+    ----------
+    alpha, kappa : array_like
+        As in `speedup`.
+    c_flop : array_like
+        :math:`\hat c`: FLOP per token of the draft over FLOP per token of the target, at least 0.
+
+    Notes
+    -----
+    Source: Leviathan et al. 2023, Theorem 3.11 and Table 1.
+
+    Examples
+    --------
+    >>> round(float(operations_factor(0.7, 3)), 2)
+    1.58
+    """
+    k = checked_kappa(kappa)
+    return (k * checked_between("c_flop", c_flop, 0.0, np.inf) + k + 1.0) / expected_emitted(alpha, k)
