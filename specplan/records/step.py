@@ -31,6 +31,12 @@ class StepRecord:
         Sum over the vocabulary of min(p, q) at each reached position, where distributions were at hand.
     draft_s, verify_s, host_s : float or None
         Measured seconds of drafting, of the target pass, and of everything else.
+    tested : int or None
+        Positions whose verdict is known, up to and including the first rejection. None stands for the ordinary chain:
+        accepted + 1 where accepted < drafted, else accepted. It is set where that does not hold: a recording that ends
+        inside a draft (tested = accepted, no rejection was seen) or a tree whose accepted path ends in a leaf.
+    verified : int or None
+        Draft positions that the target pass computed, padding and filler included; None where that is `drafted`.
     """
 
     request: str
@@ -46,3 +52,19 @@ class StepRecord:
     draft_s: float | None = None
     verify_s: float | None = None
     host_s: float | None = None
+    tested: int | None = None
+    verified: int | None = None
+
+    @property
+    def n_tested(self) -> int:
+        """Positions with a known verdict: the denominator of the conditional acceptance alpha.
+
+        >>> StepRecord(request="a", step=0, source="ngram", context_len=9, drafted=3, accepted=1, emitted=2).n_tested
+        2
+        """
+        return self.accepted + (self.accepted < self.drafted) if self.tested is None else self.tested
+
+    @property
+    def n_verified(self) -> int:
+        """Draft positions that the target pass computed."""
+        return self.drafted if self.verified is None else self.verified

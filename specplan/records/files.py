@@ -1,0 +1,192 @@
+"""Step records in JSON lines: written as they come, resumable, and in place only when they are whole."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+from specplan.errors import InputError
+from specplan.records.lines import BrokenLog, read_lines
+from specplan.records.step import StepRecord
+
+SCHEMA: Final = "specplan-steps/1"
+_KEYS: Final = {f.name: f for f in fields(StepRecord)}
+_TEXT: Final = ("request", "source", "tag")
+_FLOATS: Final = ("draft_s", "verify_s", "host_s")
+_OPTIONAL: Final = ("match_len", "tested", "verified")
+
+
+def _encode(record: StepRecord) -> str:
+    row = {name: value for name, f in _KEYS.items() if (value := getattr(record, name)) != f.default}
+    return json.dumps(row, separators=(",", ":"))
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def decode_step(row: Mapping[str, Any]) -> StepRecord:
+    """A `StepRecord` of its JSON object, with every type checked.
+
+    Raises
+    ------
+    InputError
+        For a missing or unknown key, a wrong type, a negative count, or accepted > drafted.
+
+    Examples
+    --------
+    >>> decode_step({"request": "a", "step": 0, "source": "s", "context_len": 4, "drafted": 2, "accepted": 1,
+    ...              "emitted": 2}).n_tested
+    2
+    """
+    unknown = sorted(set(row) - set(_KEYS))
+    if unknown:
+        raise InputError(f"unknown key {unknown[0]!r} in a step record")
+    values = dict(row)
+    for name in _KEYS:
+        value = values.get(name)
+        if name in _TEXT:
+            ok, expected = isinstance(values.get(name, ""), str), "text"
+        elif name in _FLOATS:
+            ok, expected = value is None or (type(value) in (int, float) and value >= 0), "seconds >= 0"
+        elif name == "overlap":
+            ok = value is None or (isinstance(value, list) and all(type(v) in (int, float) for v in value))
+            expected = "a list of numbers"
+            values[name] = tuple(value) if ok and value is not None else None
+        else:
+            ok = _is_count(value) or (name in _OPTIONAL and value is None)
+            expected = "a whole number >= 0"
+        if not ok:
+            raise InputError(f"{name} of a step record must be {expected}, got {value!r}")
+    try:
+        record = StepRecord(**values)
+    except TypeError as error:
+        raise InputError(f"a step record lacks a field: {error}") from None
+    if record.accepted > record.drafted:
+        raise InputError(f"a step record has accepted {record.accepted} > drafted {record.drafted}")
+    return record
+
+
+def read_steps(path: Path, broken: BrokenLog | None = None) -> Iterator[StepRecord]:
+    """Step records of a finished or partial file, plain or compressed, one at a time.
+
+    Parameters
+    ----------
+    path : Path
+        What `StepWriter` wrote.
+    broken : BrokenLog or None
+        Receives lines that cannot be used; None makes the first of them an error.
+    """
+    log = BrokenLog(fatal=True) if broken is None else broken
+    for number, line in read_lines(path, log):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise InputError("expected a JSON object")
+            if "schema" in row:
+                _check_schema(row, path)
+            elif "done" not in row:
+                yield decode_step(row)
+        except (ValueError, InputError, RecursionError) as error:
+            log.add(path, number, str(error))
+
+
+def _check_schema(head: Mapping[str, Any], path: Path) -> None:
+    if head["schema"] != SCHEMA:
+        raise InputError(f"{path} has schema {head['schema']!r}, this version reads {SCHEMA!r}")
+
+
+class StepWriter:
+    """Writes step records as they come, into ``PATH.partial``; the file gets its name when it is whole.
+
+    Between requests the partial file can be taken up again: `done` names the (source, request) pairs that were
+    finished; steps of unfinished ones are dropped on resuming, so nothing is counted twice.
+
+    Parameters
+    ----------
+    path : Path
+        Where the finished file goes.
+    inputs : mapping
+        What the records depend on (options, files); stored in the first line. Resuming with other inputs is refused.
+    resume : bool
+        Take up a partial file if there is one. Without it, one is overwritten.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "steps.jsonl"
+    >>> row = StepRecord(request="a", step=0, source="s", context_len=9, drafted=3, accepted=2, emitted=3)
+    >>> with StepWriter(path, {"source": "s"}) as writer:
+    ...     writer.write([row])
+    ...     writer.finish("s", "a")
+    >>> list(read_steps(path)) == [row]
+    True
+    """
+
+    def __init__(self, path: Path, inputs: Mapping[str, Any], *, resume: bool = False) -> None:
+        self.path = path
+        self.partial = path.with_name(path.name + ".partial")
+        self.done: set[tuple[str, str]] = set()
+        head = {"schema": SCHEMA, "inputs": dict(inputs)}
+        kept: list[str] = []
+        if resume and self.partial.exists():
+            kept = self._take_up(head)
+        fresh = self.partial.with_name(self.partial.name + ".new")
+        try:
+            fresh.write_text("\n".join([json.dumps(head), *kept]) + "\n", encoding="utf-8")
+            fresh.replace(self.partial)
+            self._file: IO[str] = self.partial.open("a", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+
+    def _take_up(self, head: Mapping[str, Any]) -> list[str]:
+        """Lines of the partial file that belong to finished requests; a torn last line is no longer there."""
+        log = BrokenLog()
+        rows: list[tuple[str, dict[str, Any]]] = []
+        for number, line in read_lines(self.partial, log):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if number == 1 and row != json.loads(json.dumps(head)):
+                raise InputError(
+                    f"{self.partial} was written with other inputs; finish that run, or delete the file to start anew"
+                )
+            rows.append((line.decode(), row))
+        self.done = {(str(row["source"]), str(row["done"])) for _, row in rows if "done" in row}
+        return [
+            line
+            for line, row in rows
+            if "schema" not in row and (str(row["source"]), str(row.get("done", row.get("request")))) in self.done
+        ]
+
+    def write(self, records: Iterable[StepRecord]) -> None:
+        """Append records."""
+        self._file.writelines(_encode(record) + "\n" for record in records)
+
+    def finish(self, source: str, request: str) -> None:
+        """Note that all steps of a request are written; from here on a resumed run will not do it again."""
+        self._file.write(json.dumps({"done": request, "source": source}) + "\n")
+        self._file.flush()
+        self.done.add((source, request))
+
+    def commit(self) -> None:
+        """Give the file its name; it is whole."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self.partial.replace(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self._file.close()
