@@ -1,13 +1,13 @@
 """The one protocol of all proposers: token ids in, a draft out.
 
-A proposer sees token ids and nothing else. It is told of a request's prompt, of every token that the request emits, and
-is asked for a draft in between; all proposers, whatever engine's rule they run, answer the same calls, so that replay and
-harness drive any of them.
+A proposer sees token ids and nothing else. It is told of a request's prompt and of every token that the request emits,
+and is asked for a draft in between; all proposers, whatever engine's rule they run, answer the same calls, so that
+replay and harness drive any of them.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,9 +72,9 @@ EMPTY = Draft()
 class Proposer(Protocol):
     """A draft source that needs no model: per-request state, perhaps a store shared by requests.
 
-    Calls for one request: `start_request`, then `extend` and `propose` in any order, then `stop_request`. `extend` takes
-    the tokens that the request has emitted since (accepted drafts and the bonus or recovered token); rejected drafts are
-    never told.
+    Calls for one request: `start_request`, then `extend` and `propose` in any order, then `stop_request`. `extend`
+    takes the tokens that the request has emitted since (accepted drafts and the bonus or recovered token); rejected
+    drafts are never told.
     """
 
     def start_request(self, request_id: Hashable, prompt: Tokens) -> None:
@@ -144,7 +144,7 @@ def as_tokens(tokens: Tokens, *, what: str = "tokens") -> TokenArray:
     specplan.errors.InputError: tokens: id 2147483648 does not fit 32 bits; give token ids below 2147483648
     """
     if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1 and tokens.flags.c_contiguous:
-        return tokens
+        return cast(TokenArray, tokens)
     try:
         array = np.asarray(tokens)
     except (OverflowError, ValueError):
