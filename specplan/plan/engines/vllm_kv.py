@@ -3,8 +3,8 @@
 A cache layer reserves pages; layers that can share block ids form a group; one block id is a page in every layer of a
 group; all groups draw their ids from one pool. Everything here is integer arithmetic and exact.
 
-Source: behaviour of vLLM 0.32.0 (`v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`) and of the older printing rule
-(0.10 to 0.20); re-implemented from its observed inputs and outputs.
+Source: behaviour of vLLM 0.32.0 (`v1/core/kv_cache_utils.py`, `v1/kv_cache_interface.py`) and of the older printing
+rule (0.10 to 0.20); re-implemented from its observed inputs and outputs.
 """
 
 from collections.abc import Sequence
@@ -107,7 +107,8 @@ class CacheSettings:
     lookahead : int
         Extra window positions (multi-module MTP: speculative tokens - 1).
     tokens_by_concurrency : bool
-        True from vLLM 0.21: printed tokens are int(concurrency x max_model_len). False before: blocks // groups x block.
+        True from vLLM 0.21: printed tokens are int(concurrency x max_model_len). False before: blocks // groups x the
+        smallest block.
     chunk_in_flight : bool
         Whether chunked layers also reserve the tokens in flight.
     fit : bool
@@ -345,7 +346,8 @@ def group_layers(layers: Sequence[tuple[CacheLayer, int]], settings: CacheSettin
         return (CacheGroup(layers=tuple(x for x, _ in layers), stages=tuple(s for _, s in layers)),)
     if not settings.hybrid:
         raise UnsupportedError(
-            "vLLM cannot turn off its hybrid cache manager for this model: its layers keep different tokens even as full attention"
+            "vLLM cannot turn off its hybrid cache manager for this model: its layers keep different tokens even as "
+            "full attention"
         )
     pages = unify_pages([layer for layer, _ in layers])
     buckets: dict[CacheLayer, list[tuple[CacheLayer, int]]] = {}
@@ -364,7 +366,7 @@ def group_layers(layers: Sequence[tuple[CacheLayer, int]], settings: CacheSettin
 
 
 def keeps_same_tokens(layers: Sequence[CacheLayer]) -> bool:
-    """Whether all layers keep the same positions in blocks of one size, so that they share one group at any page size."""
+    """Whether all layers keep the same positions in blocks of one size: then they share a group at any page size."""
     first = layers[0]
     if any(layer.block_size != first.block_size for layer in layers):
         return False
@@ -397,8 +399,8 @@ def unify_pages(layers: Sequence[CacheLayer]) -> tuple[CacheLayer, ...]:
             return replace(layer, page_bytes=largest, block_size=layer.block_size * ratio)
         if layer.kind is CacheKind.LATENT:
             raise UnsupportedError(
-                f"vLLM cannot unify a latent page of {layer.page_bytes} bytes with one of {largest}; give the layers page "
-                "sizes that divide each other (--block-size)"
+                f"vLLM cannot unify a latent page of {layer.page_bytes} bytes with one of {largest}; give the layers "
+                "page sizes that divide each other (--block-size)"
             )
         return replace(layer, page_bytes=largest)
 
@@ -417,8 +419,8 @@ def _too_long(length: int, needed: int, have: int, longest: int) -> str:
     return (
         f"To serve at least one request with the model's max seq len ({length}), "
         f"({round(needed / GIB, 2)} GiB KV cache is needed, which is larger than the available KV cache memory "
-        f"({round(have / GIB, 2)} GiB). {estimate}Try increasing `gpu_memory_utilization` (which also controls CPU memory on "
-        f"the CPU backend) or decreasing `max_model_len` when initializing the engine. {_DOCS}"
+        f"({round(have / GIB, 2)} GiB). {estimate}Try increasing `gpu_memory_utilization` (which also controls CPU "
+        f"memory on the CPU backend) or decreasing `max_model_len` when initializing the engine. {_DOCS}"
     )
 
 

@@ -1,5 +1,6 @@
 """vLLM's own planner is the oracle: 30 recorded plans, then laws over random layers."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -143,4 +144,4 @@ def test_a_longer_limit_never_raises_the_number_of_requests(layers: list[CacheLa
         plan_cache([layers], [free], CacheSettings(max_model_len=n, in_flight_tokens=256, fit=True))
         for n in (64, 256, 1024)
     ]
-    assert all(a.max_concurrency >= b.max_concurrency for a, b in zip(plans, plans[1:], strict=False))
+    assert all(a.max_concurrency >= b.max_concurrency for a, b in itertools.pairwise(plans))
