@@ -1,0 +1,47 @@
+"""Compilation of hot loops with numba, which is imported only when a compiled proposer is first used.
+
+Modules named ``*_kernels`` decorate their functions with `jit`; proposers import those modules inside functions, through
+`load`, so that importing a proposer costs nothing and a missing numba is one clear line.
+"""
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeVar, cast
+
+from specplan.errors import MissingExtraError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def jit(function: _F) -> _F:
+    """Compile `function` with numba: no Python objects, no fast-math, machine code cached on disk, the GIL released.
+
+    Without fast-math a float32 expression is rounded after each operation, as in the engines' C++.
+
+    Raises
+    ------
+    MissingExtraError
+        When numba is not installed.
+    """
+    try:
+        from numba import njit
+    except ImportError:
+        raise MissingExtraError("numba", extra="harness") from None
+    return cast(_F, njit(cache=True, nogil=True)(function))
+
+
+def load(kernels: str) -> ModuleType:
+    """Module of compiled functions in this room, by its last name.
+
+    Raises
+    ------
+    MissingExtraError
+        When numba is not installed.
+
+    Examples
+    --------
+    >>> load("ngram_kernels").__name__
+    'specplan.propose.ngram_kernels'
+    """
+    return importlib.import_module(f"specplan.propose.{kernels}")
