@@ -108,7 +108,7 @@ def format_bytes(n_bytes: float) -> str:
     ('320 KiB', '512 B', '3 GiB')
     """
     value, unit = float(n_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007 - the loop leaves the unit it stopped at
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
             break
         value /= 1024

@@ -20,7 +20,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tie": ("specplan.cli.tie:tie", "What one draft source must reach to equal another."),
     "compare": ("specplan.cli.compare:compare", "Step time and throughput of each source over batch and context."),
     "schedule": ("specplan.cli.schedule:schedule", "Best kappa per batch, as the engine's configuration."),
-    "validate": ("specplan.cli.validate:validate", "Published tables and start-up logs against specplan's predictions."),
+    "validate": (
+        "specplan.cli.validate:validate",
+        "Published tables and start-up logs against predictions.",
+    ),
     "measure": ("specplan.cli.measure:measure", "Run proposers and verifiers on a real model and measure alpha and c."),
     "bench": ("specplan.cli.bench:bench", "Measure step time of a model shape with random weights."),
     "calibrate": ("specplan.cli.calibrate:calibrate", "Measure this device and write a hardware profile."),
@@ -35,6 +38,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
+_HELP: Final = {"help_option_names": ["-h", "--help"]}
+
+
 def _is_built(target: str) -> bool:
     """Whether the command's module exists (found without importing it)."""
     return importlib.util.find_spec(target.partition(":")[0]) is not None
@@ -43,10 +49,10 @@ def _is_built(target: str) -> bool:
 class _LazyGroup(typer.core.TyperGroup):
     """Lists commands from the table; imports one when it is run."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class's signature
         return [name for name, (target, _) in COMMANDS.items() if _is_built(target)]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the base class's signature
         if cmd_name not in COMMANDS:
             return None
         return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
@@ -60,7 +66,7 @@ def load(name: str) -> Any:
     """The real command behind `name`."""
     module, _, function = COMMANDS[name][0].partition(":")
     command = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    command.command(name)(getattr(importlib.import_module(module), function))
+    command.command(name, context_settings=_HELP)(getattr(importlib.import_module(module), function))
     return typer.main.get_command(command)
 
 
@@ -68,6 +74,7 @@ app = typer.Typer(
     cls=_LazyGroup,
     no_args_is_help=True,
     add_completion=False,
+    context_settings=_HELP,
     rich_markup_mode="rich",
     help="Plan speculative decoding before renting a GPU: costs, memory, break-even acceptance, and real measurements.",
 )
@@ -86,6 +93,39 @@ def _options(
     """Declare the options before the command."""
 
 
+_ClickError: Final[Any] = typer.BadParameter.__mro__[2]
+# Typer carries its own copy of click or uses the installed one, by version; its exported error leads to either.
+
+
+def _read_value(error: Any, args: list[str]) -> str:
+    """What stood on the line for the option that `error` is about, as ``, read 'x'``; empty where it is not found."""
+    names = getattr(getattr(error, "param", None), "opts", ())
+    for i, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name in names and (equals or i + 1 < len(args)):
+            return f", read {value if equals else args[i + 1]!r}"
+    return ""
+
+
+def _one_line(error: Any, args: list[str]) -> str:
+    """A usage error as one line that says what was read and where help is."""
+    message = " ".join(error.format_message().split()).rstrip(".") + _read_value(error, args)
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message} (see {context.command_path} --help)"
+
+
+def _run(args: list[str]) -> int:
+    try:
+        code = app(args=args, prog_name="specplan", standalone_mode=False)
+    except _ClickError as error:
+        if error.format_message():  # empty when no command was given: the help has been shown
+            typer.echo(f"specplan: {_one_line(error, args)}", err=True)
+        return int(error.exit_code)
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    return code if isinstance(code, int) else 0
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; errors that specplan raises on purpose become one line and exit code 2.
 
@@ -96,13 +136,13 @@ def main(argv: list[str] | None = None) -> None:
     if debug:
         args.remove("--debug")
     try:
-        app(args=args, prog_name="specplan")
+        sys.exit(_run(args))
     except SpecplanError as error:
         if debug:
             raise
-        typer.echo(f"specplan: {error}", err=True)
+        typer.echo(f"specplan: {' '.join(str(error).split())}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("specplan: interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:

@@ -81,6 +81,16 @@ def kv_bytes_per_token(model: Model, kv_format: NumberFormat | None = None, tp: 
     Notes
     -----
     Source: chapter, "Per token the target's KV is 2 x 80 x 8 x 128 x 2 = 320 KiB".
+
+    Examples
+    --------
+    >>> from specplan.values.formats import lookup
+    >>> from specplan.values.model import Layer
+    >>> layer = Layer(mixer=Attention(heads=64, kv_heads=8, head_dim=128), feed_forward=None)
+    >>> llama = Model(name="70b", source="", hidden_size=8192, vocab_size=128256, tied_embeddings=False,
+    ...               layers=(layer,) * 80, weight_format=lookup("bf16"))
+    >>> [kv_bytes_per_token(llama, tp=tp) / 1024 for tp in (1, 4, 16)]
+    [320.0, 80.0, 40.0]
     """
     kv = kv_format or model.weight_format
     return sum(n * _token_bytes(mixer, kv, tp) for mixer, n in _mixers(model).items())
@@ -92,6 +102,20 @@ def kv_bytes_stored(
     """Bytes that one request of `context_len` tokens keeps on one rank: windows capped, states included.
 
     The steady state of a request, without an engine's blocks, look-ahead slots or in-flight reserve (see `blocks`).
+
+    Notes
+    -----
+    Source: vLLM 0.32 fact sheet, section 7.4.
+
+    Examples
+    --------
+    >>> from specplan.values.formats import lookup
+    >>> from specplan.values.model import Layer
+    >>> layer = Layer(mixer=Attention(heads=64, kv_heads=8, head_dim=128, window=1024), feed_forward=None)
+    >>> llama = Model(name="x", source="", hidden_size=8192, vocab_size=128256, tied_embeddings=False,
+    ...               layers=(layer,) * 80, weight_format=lookup("bf16"))
+    >>> (kv_bytes_stored(llama, [1000, 8000]) / kv_bytes_per_token(llama)).tolist()
+    [1000.0, 1024.0]
     """
     kv = kv_format or model.weight_format
     length = np.asarray(context_len, dtype=np.float64)
@@ -108,6 +132,20 @@ def kv_bytes_read(
 
     Unlike `kv_bytes_stored` it counts layers that read a shared cache, and of sparse attention only the chosen latents
     beside the whole index.
+
+    Notes
+    -----
+    Source: nanochat's distinction of bytes to store and bytes to read; vLLM 0.32 fact sheet, section 7.4.
+
+    Examples
+    --------
+    >>> from specplan.values.formats import lookup
+    >>> from specplan.values.model import Layer
+    >>> layer = Layer(mixer=Attention(heads=64, kv_heads=8, head_dim=128, shares_kv=True), feed_forward=None)
+    >>> llama = Model(name="x", source="", hidden_size=8192, vocab_size=128256, tied_embeddings=False,
+    ...               layers=(layer,) * 80, weight_format=lookup("bf16"))
+    >>> float(kv_bytes_stored(llama, 1000)), float(kv_bytes_read(llama, 1000)) / 1024
+    (0.0, 320000.0)
     """
     kv = kv_format or model.weight_format
     length = np.asarray(context_len, dtype=np.float64)
@@ -157,6 +195,15 @@ def kv_pool_bytes(
 def pool_tokens(pool_bytes: npt.ArrayLike, bytes_per_token: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Whole tokens that fit in a pool; 0 for a pool that is not positive.
 
+    Raises
+    ------
+    InfeasibleError
+        When a token takes no bytes.
+
+    Notes
+    -----
+    Source: chapter, "so the pool holds 482,772 tokens". An engine rounds to whole blocks first.
+
     Examples
     --------
     >>> int(pool_tokens(1e9, 327680))
@@ -165,11 +212,16 @@ def pool_tokens(pool_bytes: npt.ArrayLike, bytes_per_token: npt.ArrayLike) -> np
     pool, per_token = np.broadcast_arrays(np.asarray(pool_bytes, np.float64), np.asarray(bytes_per_token, np.float64))
     if np.any(per_token <= 0):
         raise InfeasibleError("a model that caches nothing per token has no token capacity")
-    return np.floor(np.maximum(pool, 0.0) / per_token).astype(np.int64)
+    whole: npt.NDArray[np.int64] = np.floor(np.maximum(pool, 0.0) / per_token).astype(np.int64)
+    return whole
 
 
 def pool_sequences(pool_bytes: npt.ArrayLike, bytes_per_sequence: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Whole sequences that fit in a pool, each taking `bytes_per_sequence` (see `kv_bytes_stored`).
+
+    Notes
+    -----
+    Source: chapter, "or 58 sequences at 8k context".
 
     Examples
     --------

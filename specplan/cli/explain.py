@@ -1,0 +1,36 @@
+"""`specplan explain`."""
+
+import typer
+
+
+def explain(
+    symbol: str = typer.Argument(None, help="Such as E, c, alpha-dagger, ridge; all symbols are listed without one."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Formula, file and worked example of a symbol."""
+    from dataclasses import asdict
+
+    from specplan.report.explain import SYMBOLS, explain_symbol
+
+    found = [explain_symbol(symbol)] if symbol else [explain_symbol(name) for name in SYMBOLS]
+    if json:
+        from specplan.report import json_document
+
+        symbols = [asdict(e) for e in found]
+        typer.echo(json_document.render({"command": "explain", "inputs": {"symbol": symbol}, "symbols": symbols}))
+        return
+    if symbol is None:
+        for e in found:
+            typer.echo(f"{e.symbol:<20} {e.summary}")
+        return
+    e = found[0]
+    typer.echo(f"{e.symbol}: {e.summary}")
+    if e.formula:
+        typer.echo(f"  formula   {e.formula}")
+    typer.echo(f"  function  {e.function}")
+    typer.echo(f"  file      {e.file}:{e.line}")
+    if e.source:
+        typer.echo(f"  source    {e.source}")
+    for statement, printed in e.example:
+        typer.echo(f"  >>> {statement}")
+        typer.echo(f"  {printed}")

@@ -1,0 +1,163 @@
+"""Lists and cards of shipped models and accelerators."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from specplan.formulas import kv_cache, parameters
+from specplan.report.json_document import whole
+from specplan.units import format_bytes, format_count, format_gib
+from specplan.values.hardware import Accelerator
+from specplan.values.model import Experts, Model
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name, justify in columns:
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "aliases")
+    return table
+
+
+def model_summary(model: Model, aliases: Sequence[str] = ()) -> dict[str, Any]:
+    """What a model's shapes imply: parameters by access and component, bytes, cache per token. All exact counts."""
+    return {
+        "name": model.name,
+        "aliases": list(aliases),
+        "source": model.source,
+        "model_type": model.model_type,
+        "layers": len(model.layers),
+        "hidden_size": model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "tied_embeddings": model.tied_embeddings,
+        "max_position": model.max_position,
+        "weight_format": model.weight_format.name,
+        "quantization": None if model.quantization is None else model.quantization.name,
+        "streamed_params": round(parameters.streamed_params(model)),
+        "gathered_params": parameters.gathered_params(model),
+        "elementwise_params": parameters.elementwise_params(model),
+        "resident_params": parameters.resident_params(model),
+        "published_params": model.published_params,
+        "components": parameters.params_by_component(model),
+        "resident_bytes": whole(parameters.resident_bytes(model)),
+        "streamed_bytes": whole(parameters.streamed_bytes(model)),
+        "kv_bytes_per_token": whole(kv_cache.kv_bytes_per_token(model)),
+        "state_bytes_per_sequence": whole(float(kv_cache.kv_bytes_stored(model, 0))),
+        "mixture_of_experts": any(isinstance(layer.feed_forward, Experts) for layer in model.layers),
+    }
+
+
+def print_models(models: Sequence[tuple[Model, Sequence[str]]], console: Console) -> None:
+    """Print one line per model."""
+    table = _table(("name", "left"), ("total", "right"), ("per token", "right"), ("format", "left"),
+                   ("KV/token", "right"), ("aliases", "left"))  # fmt: skip
+    for model, aliases in models:
+        table.add_row(
+            model.name,
+            format_count(parameters.resident_params(model)),
+            format_count(parameters.streamed_params(model)),
+            (model.quantization or model.weight_format).name,
+            format_bytes(kv_cache.kv_bytes_per_token(model)),
+            ", ".join(aliases),
+        )
+    console.print(table)
+    console.print("[dim]total: resident parameters; per token: streamed by one token; all exact counts[/dim]")
+
+
+def print_model(model: Model, aliases: Sequence[str], console: Console) -> None:
+    """Print the card of one model."""
+    summary = model_summary(model, aliases)
+    table = _table(("", "left"), ("", "right"), ("figure is", "left"))
+    for key in ("streamed_params", "gathered_params", "elementwise_params", "resident_params"):
+        table.add_row(key.replace("_", " "), f"{summary[key]:,}", "exact")
+    if model.published_params is not None:
+        agrees = model.published_params == summary["resident_params"]
+        table.add_row("published total", f"{model.published_params:,}", "equal" if agrees else "DIFFERS")
+    for component, count in summary["components"].items():
+        table.add_row(f"  {component}", f"{count:,}", "exact")
+    table.add_row("weights", format_gib(summary["resident_bytes"]), "derived")
+    table.add_row("streamed per token", f"{summary['streamed_bytes'] / 1e9:,.3f} GB", "derived")
+    table.add_row("KV per token", format_bytes(summary["kv_bytes_per_token"]), "exact")
+    if summary["state_bytes_per_sequence"]:
+        table.add_row("state per sequence", format_bytes(summary["state_bytes_per_sequence"]), "exact")
+    layers = f"{summary['layers']} layers, hidden {model.hidden_size:,}, vocabulary {model.vocab_size:,}"
+    console.print(
+        f"[bold]{model.name}[/bold] {layers}, {summary['quantization'] or summary['weight_format']}", highlight=False
+    )
+    console.print(f"[dim]{model.source}[/dim]", highlight=False)
+    console.print(table)
+
+
+def accelerator_summary(a: Accelerator) -> dict[str, Any]:
+    """Everything that a profile says, in base units, with the source of each number."""
+    return {
+        "name": a.name,
+        "aliases": list(a.aliases),
+        "vendor": a.vendor,
+        "family": a.family,
+        "memory_driver_bytes": a.memory_driver_bytes,
+        "memory_torch_bytes": a.memory_torch_bytes,
+        "bandwidth_bytes_per_s": a.bandwidth,
+        "flops_per_s": dict(a.flops),
+        "link_bytes_per_s": a.link_bandwidth,
+        "pcie_bytes_per_s": a.pcie_bandwidth,
+        "tdp_w": a.tdp_w,
+        "sources": dict(a.sources),
+        "calibration": None if a.calibration is None else _calibration(a),
+    }
+
+
+def _calibration(a: Accelerator) -> dict[str, Any]:
+    c = a.calibration
+    names = [] if c is None else list(c.__dataclass_fields__)
+    return {name: getattr(c, name) for name in names}
+
+
+def _gib(n_bytes: float | None) -> str:
+    return "?" if n_bytes is None else format_gib(n_bytes)
+
+
+def _rate(value: float | None, unit: float) -> str:
+    return "?" if value is None else f"{value / unit:,.{0 if value >= 10 * unit else 1}f}"
+
+
+def print_accelerators(cards: Sequence[Accelerator], console: Console) -> None:
+    """Print one line per accelerator."""
+    table = _table(("name", "left"), ("driver", "right"), ("torch", "right"), ("GB/s", "right"),
+                   ("16-bit TFLOP/s", "right"), ("TDP W", "right"), ("aliases", "left"))  # fmt: skip
+    for a in cards:
+        half = a.flops.get("bfloat16", a.flops.get("float16"))
+        table.add_row(
+            a.name,
+            _gib(a.memory_driver_bytes),
+            _gib(a.memory_torch_bytes),
+            _rate(a.bandwidth, 1e9),
+            _rate(half, 1e12),
+            _rate(a.tdp_w, 1),
+            ", ".join(a.aliases),
+        )
+    console.print(table)
+    console.print("[dim]memory as the driver and as torch report it; '?': no source found[/dim]")
+
+
+def print_accelerator(a: Accelerator, console: Console) -> None:
+    """Print the card of one accelerator, each number with its source."""
+    table = _table(("", "left"), ("", "right"), ("source", "left"))
+    table.columns[2].no_wrap = False
+    rows: list[tuple[str, str, str]] = [
+        ("memory, driver", _gib(a.memory_driver_bytes), "memory_driver_bytes"),
+        ("memory, torch", _gib(a.memory_torch_bytes), "memory_torch_bytes"),
+        ("bandwidth", f"{_rate(a.bandwidth, 1e9)} GB/s", "bandwidth"),
+        *((f"{name} dense", f"{_rate(rate, 1e12)} TFLOP/s", f"flops.{name}") for name, rate in a.flops.items()),
+        ("link, one way", f"{_rate(a.link_bandwidth, 1e9)} GB/s", "link_bandwidth"),
+        ("PCIe, one way", f"{_rate(a.pcie_bandwidth, 1e9)} GB/s", "pcie_bandwidth"),
+        ("board power", f"{_rate(a.tdp_w, 1)} W", "tdp_w"),
+    ]
+    for label, value, key in rows:
+        table.add_row(label, value, a.sources.get(key, ""))
+    console.print(f"[bold]{a.name}[/bold] {a.vendor} {a.family}", highlight=False)
+    console.print(table)
+    if a.calibration is not None:
+        known = {k: v for k, v in _calibration(a).items() if v is not None}
+        console.print("measured: " + ", ".join(f"{k} {v}" for k, v in known.items()), highlight=False)

@@ -1,0 +1,128 @@
+"""`specplan explain`: a symbol's formula, file and worked example, read from the docstring that documents it."""
+
+import doctest
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import specplan
+from specplan.errors import NotFoundError
+
+SYMBOLS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    # symbol: (formulas module.function, other spellings)
+    "E": ("emitted.expected_emitted", ("expected-emitted", "tokens-per-step", "tau")),
+    "yield": ("emitted.mixture_yield", ("coverage", "mixture")),
+    "speedup": ("speedup.speedup", ("s",)),
+    "alpha": ("acceptance.overlap_alpha", ("acceptance",)),
+    "alpha-break-even": ("indifference.break_even_alpha", ("break-even",)),
+    "alpha-dagger": ("indifference.free_draft_tie", ("α†", "tie", "free-draft-tie")),
+    "contour": ("indifference.contour_c", ("indifference",)),
+    "c": ("roofline.cost_ratio", ("cost-ratio",)),
+    "N-stream": ("parameters.streamed_params", ("streamed",)),
+    "N-resident": ("parameters.resident_params", ("resident",)),
+    "gathered": ("parameters.gathered_params", ()),
+    "experts-touched": ("parameters.experts_touched", ("N(t)", "experts")),
+    "floor": ("roofline.decode_floor_s", ("decode-floor",)),
+    "ridge": ("roofline.ridge_positions", ()),
+    "verified-positions": ("roofline.verified_positions", ("B(kappa+1)", "width")),
+    "kv-per-token": ("kv_cache.kv_bytes_per_token", ("kv",)),
+    "kv-stored": ("kv_cache.kv_bytes_stored", ()),
+    "kv-read": ("kv_cache.kv_bytes_read", ()),
+    "pool": ("kv_cache.kv_pool_bytes", ("kv-pool",)),
+    "pool-tokens": ("kv_cache.pool_tokens", ("tokens",)),
+    "sequences": ("kv_cache.pool_sequences", ("concurrency",)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What a docstring says of a symbol. `example` pairs each statement with what it prints."""
+
+    symbol: str
+    spellings: tuple[str, ...]
+    function: str
+    file: str
+    line: int
+    summary: str
+    formula: str
+    source: str
+    example: tuple[tuple[str, str], ...]
+
+
+def _key(symbol: str) -> str:
+    return re.sub(r"[\s_]+", "-", symbol.strip().lower())
+
+
+def explain_symbol(symbol: str) -> Explanation:
+    """The explanation of `symbol` or one of its other spellings.
+
+    Raises
+    ------
+    NotFoundError
+        For a symbol that the table does not hold; the message lists those that it does.
+
+    Examples
+    --------
+    >>> explain_symbol("alpha_dagger").function
+    'specplan.formulas.indifference.free_draft_tie'
+    """
+    wanted = _key(symbol)
+    for name, (path, spellings) in SYMBOLS.items():
+        if wanted in {_key(name), *map(_key, spellings), path.rpartition(".")[2].replace("_", "-")}:
+            return _read(name, path, spellings)
+    raise NotFoundError(f"no symbol {symbol!r}; one of {', '.join(SYMBOLS)}")
+
+
+_LETTERS: Final = {
+    "alpha": "α",
+    "beta": "β",
+    "gamma": "γ",
+    "kappa": "κ",
+    "dagger": "†",
+    "sum": "Σ",
+    "prod": "Π",
+    "cdot": "·",
+    "le": "≤",
+    "ge": "≥",
+    "quad": " ",
+    **dict.fromkeys(("left", "right", "bigl", "bigr", "Bigl", "Bigr"), ""),
+}
+
+
+def _readable(tex: str) -> str:
+    r"""A formula as plain text.
+
+    >>> _readable(r"\frac{E(\alpha, \kappa)}{1 + \kappa c}")
+    '(E(α, κ)) / (1 + κ c)'
+    """
+    text = tex
+    while (simpler := re.sub(r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)", text)) != text:
+        text = simpler
+    text = re.sub(r"\\mathrm\{([^{}]*)\}|\\text\{([^{}]*)\}", r"\1\2", text)
+    text = re.sub(r"\\([A-Za-z]+)", lambda m: _LETTERS.get(m[1], m[1]), text)
+    return " ".join(re.sub(r"\\[,;!]", " ", text).split())
+
+
+def _read(name: str, path: str, spellings: tuple[str, ...]) -> Explanation:
+    module_name, _, function_name = path.rpartition(".")
+    module = importlib.import_module(f"{specplan.__name__}.formulas.{module_name}")
+    function: Callable[..., Any] = getattr(module, function_name)
+    doc = inspect.getdoc(function) or ""
+    _, start = inspect.getsourcelines(function)
+    formulas = re.findall(r"^\.\. math:: (.+(?:\n[ \t]+.+)*)", doc, re.MULTILINE)
+    source = re.search(r"Source: (.+?)(?:\n\s*\n|\Z)", doc, re.DOTALL)
+    examples = doctest.DocTestParser().get_examples(doc)
+    return Explanation(
+        symbol=name,
+        spellings=spellings,
+        function=f"{module.__name__}.{function_name}",
+        file=f"specplan/formulas/{module_name}.py",
+        line=start,
+        summary=" ".join(doc.partition("\n\n")[0].split()),
+        formula="; ".join(_readable(f) for f in formulas),
+        source="" if source is None else " ".join(source[1].split()),
+        example=tuple((e.source.rstrip(), e.want.rstrip()) for e in examples),
+    )
