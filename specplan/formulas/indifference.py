@@ -4,13 +4,16 @@ Everything here rearranges one equation, the speedup of `specplan.formulas.speed
 
 .. math:: 1 + \gamma(E - 1) = s\,\bigl(1 + \gamma(\kappa c + v - 1) + o\bigr)
 
-It is linear in c, in the coverage and in E; only the step from E to an acceptance needs a solver (`alpha_for_emitted`),
-a Newton iteration on 1/E that converges from one side in a few steps for every kappa. Arrays answer NaN where no
-acceptance in [0, 1] or no cost of at least 0 gives the value asked for.
+It is linear in c, in the coverage and in E, so those are closed forms. Only the step from E to an acceptance needs a
+solver: `alpha_for_emitted` (one alpha), `alpha_for_emitted_lengths` (one alpha, varying draft length),
+`hazard_scale_for_emitted` (a factor on a vector of conditionals); a matcher's first hit and its continuation rate have
+`hit_for_emitted` and `continuation_for_emitted`. Arrays answer NaN where nothing in range gives the value asked for,
+and `reach` says on which side it fails.
 
 Source: chapter "Draft sources", the paragraphs on contours, the indifference curve and the free-draft tie.
 """
 
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
@@ -22,14 +25,60 @@ from specplan.formulas.emitted import (
     checked_between,
     checked_kappa,
     checked_probability,
+    checked_weights,
+    emission_coefficients,
     emitted_and_slope,
     expected_emitted,
+    survival,
 )
 from specplan.formulas.speedup import speedup, step_cost
 
 _CHUNK: Final = 1 << 14  # elements per pass of the solver: its temporaries stay in the cache
+_MAX_GROUPS: Final = 64  # distinct draft lengths in a chunk that are still solved one by one
 _MAX_STEPS: Final = 60  # Newton needs about 6; a bound, so that nothing can loop for ever
 _ROUNDING: Final = 8 * np.finfo(np.float64).eps  # a tie at alpha 0 or 1, or at c 0, is reached in spite of roundings
+
+
+class Reach(IntEnum):
+    """Why a solver answered a number or NaN; the order is that of the needed value against what can be had."""
+
+    BELOW = -1
+    """Even the lower end gives more than was asked for."""
+    SOLVED = 0
+    ABOVE = 1
+    """Even the upper end (acceptance 1, a free draft) gives less than was asked for."""
+    ANY = 2
+    """Nothing is drafted, so that every value gives what was asked for."""
+    UNKNOWN = 3
+    """An input is NaN."""
+
+
+def reach(needed: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> npt.NDArray[np.int8]:
+    """Status of a solve: where the needed quantity lies against its attainable interval [low, high].
+
+    Parameters
+    ----------
+    needed : array_like
+        For an acceptance: E from `emitted_for_speedup`, against 1 and the E of acceptance 1 (kappa + 1). For a
+        coverage: itself against 0 and 1.
+    low, high : array_like
+        Ends of the interval.
+
+    Returns
+    -------
+    ndarray of int8
+        Values of `Reach`.
+
+    Examples
+    --------
+    >>> [Reach(x).name for x in reach([0.5, 2.0, 5.0, np.nan], 1, 4)]
+    ['BELOW', 'SOLVED', 'ABOVE', 'UNKNOWN']
+    """
+    x, a, b = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (needed, low, high)))
+    slack = _ROUNDING * np.maximum(np.abs(a), np.abs(b))
+    out = np.where(x < a - slack, Reach.BELOW, np.where(x > b + slack, Reach.ABOVE, Reach.SOLVED))
+    out = np.where((a == b) & (out == Reach.SOLVED), Reach.ANY, out)
+    return np.where(np.isnan(x) | np.isnan(a) | np.isnan(b), Reach.UNKNOWN, out).astype(np.int8)
 
 
 def alpha_for_emitted(emitted: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArray:
@@ -64,14 +113,19 @@ def alpha_for_emitted(emitted: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArra
     e, k = np.broadcast_arrays(np.asarray(emitted, dtype=np.float64), checked_kappa(kappa))
     out = np.empty(e.shape)
     flat_e, flat_k, flat_out = e.ravel(), k.ravel(), out.reshape(-1)
-    one_kappa = k.size > 0 and k.strides == (0,) * k.ndim  # a broadcast scalar: Horner's rule applies
     for start in range(0, flat_e.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        flat_out[part] = _newton_chunk(flat_e[part], flat_k[:1] if one_kappa else flat_k[part])
+        lengths = np.unique(flat_k[part])
+        if lengths.size > _MAX_GROUPS:
+            flat_out[part] = _newton_chunk(flat_e[part], flat_k[part])
+            continue
+        for length in lengths:  # one length at a time is Horner's rule, several times the speed of mixed lengths
+            chosen = np.flatnonzero(flat_k[part] == length) + start
+            flat_out[chosen] = _newton_chunk(flat_e[chosen], length)
     return out
 
 
-def _newton_chunk(e: FloatArray, k: IntArray) -> FloatArray:
+def _newton_chunk(e: FloatArray, k: IntArray | np.int64) -> FloatArray:
     reachable = (e >= 1.0 - _ROUNDING) & (e <= (k + 1.0) * (1.0 + _ROUNDING)) & (k > 0)
     target = np.where(reachable, np.clip(e, 1.0, k + 1.0), 1.0)
     a: FloatArray = np.maximum(1.0 - 1.0 / target, (target - 1.0) / np.maximum(k, 1))
@@ -83,6 +137,133 @@ def _newton_chunk(e: FloatArray, k: IntArray) -> FloatArray:
         if np.all(np.abs(step) <= 4e-16):
             break
     return np.where(reachable, a, np.nan)
+
+
+def _polynomial_root(e: FloatArray, coefficients: FloatArray, x_max: npt.ArrayLike = 1.0) -> FloatArray:
+    """X in [0, x_max] with sum of coefficients[i] * x**i = e, for coefficients of at least 0 and a leading 1.
+
+    The polynomial is convex and rises, so Newton from the upper end falls to the root and never passes it.
+    """
+    top = np.asarray(x_max, dtype=np.float64)
+    shape = np.broadcast_shapes(e.shape, coefficients.shape[:-1], top.shape)
+    e = np.broadcast_to(e, shape)
+    x: FloatArray = np.broadcast_to(top, shape).copy()
+    highest = _polynomial(x, coefficients)[0]
+    varies = highest > 1.0
+    reachable = varies & (e >= 1.0 - _ROUNDING) & (e <= highest * (1.0 + _ROUNDING))
+    target = np.where(reachable, np.clip(e, 1.0, highest), highest)
+    for _ in range(_MAX_STEPS * 4):  # linear convergence where the lowest coefficient is 0 and e is near 1
+        value, slope = _polynomial(x, coefficients)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            step = np.where(varies & (slope > 0), (target - value) / slope, 0.0)
+        new = np.clip(x + step, 0.0, top)
+        done = np.all(np.abs(new - x) <= 4e-16 * np.maximum(x, 1.0))
+        x = new
+        if done:
+            break
+    return np.where(reachable, x, np.nan)
+
+
+def _polynomial(x: FloatArray, coefficients: FloatArray) -> tuple[FloatArray, FloatArray]:
+    value, slope = np.zeros(x.shape), np.zeros(x.shape)
+    for i in reversed(range(coefficients.shape[-1])):
+        slope = slope * x + value
+        value = value * x + coefficients[..., i]
+    return value, slope
+
+
+def alpha_for_emitted_lengths(emitted: npt.ArrayLike, length_weights: npt.ArrayLike) -> FloatArray:
+    r"""The alpha at which steps of varying draft length emit a given mean number of tokens.
+
+    .. math:: \sum_i \Pr(L \ge i)\,\alpha^i = e
+
+    Parameters
+    ----------
+    emitted : array_like, shape (...)
+        e: tokens per step over all steps, those without a draft included.
+    length_weights : array_like, shape (..., K + 1)
+        Probability of drafting 0, 1, ..., K tokens.
+
+    Returns
+    -------
+    ndarray
+        alpha in [0, 1]; NaN where e lies outside [1, 1 + mean draft length].
+
+    Examples
+    --------
+    >>> round(float(alpha_for_emitted_lengths(2.533, [0, 0, 0, 1])), 12)
+    0.7
+    >>> abs(float(alpha_for_emitted_lengths(1.5, [0.5, 0, 0, 0.5]) - alpha_for_emitted(2.0, 3))) < 1e-15
+    True
+    """
+    return _polynomial_root(np.asarray(emitted, dtype=np.float64), emission_coefficients(1.0, length_weights))
+
+
+def hazard_scale_for_emitted(
+    emitted: npt.ArrayLike, conditionals: npt.ArrayLike, length_weights: npt.ArrayLike | None = None
+) -> FloatArray:
+    r"""The factor on every conditional acceptance of a hazard at which a step emits a given number of tokens.
+
+    .. math:: \sum_i \lambda^i s_i = e, \quad s_i = \prod_{j \le i} h_j
+
+    The shape of the hazard is kept; a constant one scales to `alpha_for_emitted`.
+
+    Parameters
+    ----------
+    emitted : array_like, shape (...)
+        e: tokens per step.
+    conditionals : array_like, shape (..., K)
+        The hazard h.
+    length_weights : array_like, shape (..., K + 1), optional
+        Probability of drafting 0, 1, ..., K tokens; without it K are always drafted.
+
+    Returns
+    -------
+    ndarray
+        lambda from 0 to 1 / max(h) (no conditional may pass 1); NaN where no such factor gives e.
+
+    Examples
+    --------
+    >>> round(float(hazard_scale_for_emitted(2.533, [0.5, 0.5, 0.5])), 12)
+    1.4
+    """
+    h = np.atleast_1d(checked_probability("conditional acceptance", conditionals))
+    coefficients = survival(h) if length_weights is None else emission_coefficients(h, length_weights)
+    largest = h.max(axis=-1, initial=0.0)
+    with np.errstate(divide="ignore"):
+        x_max = np.where(largest > 0, 1.0 / largest, 1.0)
+    return _polynomial_root(np.asarray(emitted, dtype=np.float64), coefficients, x_max)
+
+
+def hit_for_emitted(emitted: npt.ArrayLike, continuation: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArray:
+    r"""First-token hit probability at which a matcher's drafted step emits a given number of tokens.
+
+    .. math:: h = \frac{e - 1}{E(r, \kappa - 1)}
+
+    NaN where h would leave [0, 1], and for kappa 0.
+
+    >>> round(float(hit_for_emitted(1.488, 0.8, 3)), 12)
+    0.2
+    """
+    k = checked_kappa(kappa)
+    h = (np.asarray(emitted) - 1.0) / expected_emitted(continuation, np.maximum(k - 1, 0))
+    return np.where((k > 0) & (h >= -_ROUNDING) & (h <= 1.0 + _ROUNDING), np.clip(h, 0.0, 1.0), np.nan)
+
+
+def continuation_for_emitted(emitted: npt.ArrayLike, hit: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArray:
+    r"""Continuation rate at which a matcher's drafted step emits a given number of tokens, its hit probability given.
+
+    .. math:: E(r, \kappa - 1) = \frac{e - 1}{h}
+
+    NaN where no rate in [0, 1] does, and for kappa below 2 (nothing continues).
+
+    >>> round(float(continuation_for_emitted(1.488, 0.2, 3)), 12)
+    0.8
+    """
+    h, k = checked_probability("hit", hit), checked_kappa(kappa)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        needed = (np.asarray(emitted) - 1.0) / h
+    return alpha_for_emitted(needed, np.maximum(k - 1, 0))
 
 
 def emitted_for_speedup(
@@ -188,6 +369,70 @@ def c_for_emitted(
         cost = (1.0 + g * (emitted - 1.0)) / s
         c = ((cost - 1.0 - np.asarray(overhead)) / g - (np.asarray(verify) - 1.0)) / k
         return np.where((k > 0) & (g > 0) & (c >= -_ROUNDING), np.maximum(c, 0.0), np.nan)
+
+
+def c_for_emitted_lengths(
+    emitted: npt.ArrayLike,
+    s: npt.ArrayLike,
+    length_weights: npt.ArrayLike,
+    verify: npt.ArrayLike = 1.0,
+    overhead: npt.ArrayLike = 0.0,
+) -> FloatArray:
+    r"""The draft cost at which steps of varying draft length give a speedup of s.
+
+    .. math:: c = \frac{E/s - \sum_k w_k v_k - o}{\sum_k k\,w_k}, \quad v_0 = 1
+
+    `emitted` counts all steps. NaN where even a free draft is too slow, and where nothing is ever drafted.
+
+    >>> round(float(c_for_emitted_lengths(2.533, 1.0, [0, 0, 0, 1])), 4)
+    0.511
+    """
+    w = checked_weights("length weights", length_weights)
+    k = np.arange(w.shape[-1])
+    verifying = (w * np.where(k == 0, 1.0, np.asarray(verify))).sum(axis=-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        c = (np.asarray(emitted) / np.asarray(s) - verifying - np.asarray(overhead)) / (w * k).sum(axis=-1)
+    return np.where(np.isfinite(c) & (c >= -_ROUNDING), np.maximum(c, 0.0), np.nan)
+
+
+def coverage_for_speedup(
+    s: npt.ArrayLike,
+    emitted: npt.ArrayLike,
+    kappa: npt.ArrayLike,
+    c: npt.ArrayLike = 0.0,
+    verify: npt.ArrayLike = 1.0,
+    overhead: npt.ArrayLike = 0.0,
+) -> FloatArray:
+    r"""Share of the steps in which a source must offer a draft to give a speedup of s.
+
+    .. math:: \gamma = \frac{s(1 + o) - 1}{(E - 1) - s(\kappa c + v - 1)}
+
+    Parameters
+    ----------
+    s : array_like
+        Speedup to reach: that of a dense draft gives the coverage at which a sparse matcher ties with it.
+    emitted : array_like
+        E given a draft, from any description of acceptance.
+    kappa, c, verify, overhead : array_like
+        The sparse source, as in `specplan.formulas.speedup.speedup`.
+
+    Returns
+    -------
+    ndarray
+        Coverage in [0, 1]; NaN where even a draft in every step does not reach s (or every coverage gives it).
+
+    Examples
+    --------
+    >>> round(float(coverage_for_speedup(speedup(0.7, 3, 0.0177801), expected_emitted(0.9, 3), 3)), 3)
+    0.576
+    """
+    s = checked_between("speedup", s, 0.0, np.inf)
+    per_draft = checked_between("emitted tokens", emitted, 1.0, np.inf) - 1.0
+    extra_cost = step_cost(kappa, c, verify) - 1.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        coverage = (s * (1.0 + np.asarray(overhead)) - 1.0) / (per_draft - s * extra_cost)
+        inside = (coverage >= -_ROUNDING) & (coverage <= 1.0 + _ROUNDING)
+    return np.where(inside, np.clip(coverage, 0.0, 1.0), np.nan)
 
 
 def break_even_alpha(

@@ -158,3 +158,48 @@ def operations_factor(alpha: npt.ArrayLike, kappa: npt.ArrayLike, c_flop: npt.Ar
     """
     k = checked_kappa(kappa)
     return (k * checked_between("c_flop", c_flop, 0.0, np.inf) + k + 1.0) / expected_emitted(alpha, k)
+
+
+def verify_factor(positions: npt.ArrayLike, plain_positions: npt.ArrayLike, ridge: npt.ArrayLike) -> FloatArray:
+    r"""v: cost of a pass over many positions relative to a plain pass, on a roofline with one ridge.
+
+    .. math:: v = \frac{\max(1, B(\kappa+1)/R)}{\max(1, B/R)}
+
+    Parameters
+    ----------
+    positions : array_like
+        :math:`B(\kappa+1)`: positions that the verify pass computes, or B times the node budget of a tree.
+    plain_positions : array_like
+        B: positions of the plain decode pass.
+    ridge : array_like
+        R: positions at which computing takes as long as reading the weights, above 0 (295 on an H100 in bf16).
+
+    Returns
+    -------
+    ndarray
+        1 below the ridge, then rising in proportion.
+
+    Notes
+    -----
+    Weights alone: reading the cached keys and values adds the same to both passes and pulls v towards 1.
+    Source: chapter, "the cost is kappa+1 verified positions against the roofline ridge of 295".
+
+    Examples
+    --------
+    >>> round(float(verify_factor(16 * 25, 16, 295)), 3), float(verify_factor(8 * 4, 8, 295))
+    (1.356, 1.0)
+    """
+    ridge = checked_between("ridge", ridge, np.finfo(float).tiny, np.inf)
+    wide = np.maximum(1.0, checked_between("positions", positions, 0.0, np.inf) / ridge)
+    return wide / np.maximum(1.0, checked_between("positions", plain_positions, 0.0, np.inf) / ridge)
+
+
+def ridge_batch(kappa: npt.ArrayLike, ridge: npt.ArrayLike) -> FloatArray:
+    r"""Batch at which the verified positions cross the ridge: beyond it verification is no longer hidden.
+
+    .. math:: B = \frac{R}{\kappa + 1}
+
+    >>> round(float(ridge_batch(24, 295)), 1)
+    11.8
+    """
+    return checked_between("ridge", ridge, np.finfo(float).tiny, np.inf) / (checked_kappa(kappa) + 1.0)
