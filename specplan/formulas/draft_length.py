@@ -9,8 +9,8 @@ if and only if
 speedup has one peak, and the first kappa at which the condition fails is the best one: `best_kappa`.
 
 So it is for every hazard: survival never rises, hence E is concave in kappa, and a concave yield over a cost that is
-linear or bends upwards (a roofline) has one peak. Only a verify factor with steps (a tile that fills up), or an overhead
-that plain decoding does not pay, makes more; then the curve over kappa is searched: `speedup_by_kappa`,
+linear or bends upwards (a roofline) has one peak. Only a verify factor with steps (a tile that fills up), or an
+overhead that plain decoding does not pay, makes more; then the curve over kappa is searched: `speedup_by_kappa`,
 `speedup_by_kappa_hazard`, `peak_kappa`, `first_losing_kappa`.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), section 3.5 and Figure 3 (a plot); the condition is derived here.
