@@ -92,6 +92,9 @@ _LETTERS: Final = {
 }
 
 
+_SOURCE: Final = re.compile(r"Source: (.+?)(?:\n\s*\n|\Z)", re.DOTALL)
+
+
 def _readable(tex: str) -> str:
     r"""A formula as plain text.
 
@@ -113,7 +116,8 @@ def _read(name: str, path: str, spellings: tuple[str, ...]) -> Explanation:
     doc = inspect.getdoc(function) or ""
     _, start = inspect.getsourcelines(function)
     formulas = re.findall(r"^\.\. math:: (.+(?:\n[ \t]+.+)*)", doc, re.MULTILINE)
-    source = re.search(r"Source: (.+?)(?:\n\s*\n|\Z)", doc, re.DOTALL)
+    # A function that names no source of its own has its module's.
+    source = next((m for text in (doc, inspect.getdoc(module) or "") if (m := _SOURCE.search(text))), None)
     examples = doctest.DocTestParser().get_examples(doc)
     return Explanation(
         symbol=name,

@@ -2,7 +2,20 @@ import json
 
 import pytest
 
-COST_70B = ("cost", "llama3-70b", "--draft", "llama3.2-1b", "--gpu", "h100-sxm", "--tp", "4", "--alpha", "0.7", "-k", "3")
+COST_70B = (
+    "cost",
+    "llama3-70b",
+    "--draft",
+    "llama3.2-1b",
+    "--gpu",
+    "h100-sxm",
+    "--tp",
+    "4",
+    "--alpha",
+    "0.7",
+    "-k",
+    "3",
+)
 COST_8B = ("cost", "llama3-8b", "--draft", "llama3.2-1b", "--gpu", "h100-sxm", "--alpha", "0.7", "-k", "3")
 
 
@@ -48,7 +61,14 @@ def test_the_drivers_memory_at_0_9_gives_58_sequences_and_52_with_the_draft(spec
 def test_the_document_has_its_promised_keys_and_nothing_that_needs_what_was_not_given(specplan) -> None:
     d = document(specplan, *COST_70B)
     top = "schema_version inputs target draft c alpha_break_even expected_emitted speedup alpha_dagger pool"
-    assert {*top.split(), "pool_with_draft", "verified_positions", "ridge_positions", "assumptions", "not_modeled"} <= set(d)
+    assert {
+        *top.split(),
+        "pool_with_draft",
+        "verified_positions",
+        "ridge_positions",
+        "assumptions",
+        "not_modeled",
+    } <= set(d)
     model = "streamed_params gathered_params resident_params streamed_bytes_per_rank decode_floor_s kv_bytes_per_token"
     assert set(model.split()) <= set(d["target"])
     assert set(model.split()) <= set(d["draft"])
@@ -63,7 +83,9 @@ def test_the_document_has_its_promised_keys_and_nothing_that_needs_what_was_not_
 
 def test_break_even_is_where_speedup_is_one(specplan) -> None:
     d = document(specplan, "cost", "llama3-8b", "--draft", "llama3.2-1b", "-k", "5")
-    again = document(specplan, "cost", "llama3-8b", "--draft", "llama3.2-1b", "-k", "5", "--alpha", repr(d["alpha_break_even"]))
+    again = document(
+        specplan, "cost", "llama3-8b", "--draft", "llama3.2-1b", "-k", "5", "--alpha", repr(d["alpha_break_even"])
+    )
     assert again["speedup"] == pytest.approx(1.0, abs=1e-12)
 
 
@@ -104,7 +126,17 @@ def test_a_mixture_of_experts_pays_for_the_experts_that_verification_touches(spe
 
 def test_the_table_names_the_origin_of_each_figure(specplan) -> None:
     out = specplan(*COST_70B).out
-    for needed in ("69.502 B", "10.373 ms", "0.017780", "2.4047x", "0.6659", "exact", "derived", "assumed", "not modelled"):
+    for needed in (
+        "69.502 B",
+        "10.373 ms",
+        "0.017780",
+        "2.4047x",
+        "0.6659",
+        "exact",
+        "derived",
+        "assumed",
+        "not modelled",
+    ):
         assert needed in out
 
 

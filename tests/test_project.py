@@ -1,0 +1,129 @@
+"""The whole tree: lint, types, direction of imports, and a wheel that works away from the checkout."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*argv: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+def passes(*argv: str) -> None:
+    done = run(sys.executable, "-m", *argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_lint() -> None:
+    passes("ruff", "check", ".")
+
+
+def test_format() -> None:
+    passes("ruff", "format", "--check", ".")
+
+
+def test_types() -> None:
+    passes("mypy")
+
+
+def test_imports_go_one_way() -> None:
+    done = run(str(Path(sys.executable).with_name("lint-imports")))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob("*.whl"))
+
+
+def test_the_wheel_carries_every_yaml_file(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("model_specs", "hardware_profiles"):
+        shipped = {f"specplan/data/{folder}/{path.name}" for path in (ROOT / folder).glob("*.yaml")}
+        assert shipped
+        assert shipped <= names
+
+
+def test_the_wheel_runs_from_another_folder(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    away = tmp_path / "away"
+    away.mkdir()
+    env = os.environ | {"PYTHONPATH": str(site)}
+    where = run(sys.executable, "-c", "import specplan; print(specplan.__file__)", cwd=away, env=env)
+    assert where.stdout.strip() == str(site / "specplan" / "__init__.py")
+    done = run(
+        sys.executable, "-m", "specplan", "cost", "llama3-70b", "--draft", "llama3.2-1b", "--tp", "4", cwd=away, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0.017780" in done.stdout
+
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+from specplan.cli.app import main
+main({argv!r})
+"""
+
+
+def without(blocked: set[str], *argv: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-c", BLOCKED.format(blocked=blocked, argv=list(argv)))
+
+
+@pytest.mark.parametrize(
+    "argv", [("cost", "llama3-8b"), ("models",), ("hardware",), ("check-chapter",), ("explain", "c")]
+)
+def test_the_calculator_needs_neither_torch_nor_numba(argv: tuple[str, ...]) -> None:
+    done = without({"torch", "numba", "transformers", "scipy.optimize", "matplotlib"}, *argv)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_no_numerics() -> None:
+    done = without({"numpy", "scipy", "matplotlib", "torch", "pydantic_settings", "numba"}, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "cost" in done.stdout
+
+
+def console_blocks() -> list[tuple[str, str]]:
+    """(command, expected output) of each transcript in the README."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, expected = part.partition("\n")
+            found.append((command, expected))
+    return found
+
+
+@pytest.mark.parametrize(("command", "expected"), console_blocks(), ids=lambda text: text.partition("\n")[0][:60])
+def test_readme_transcripts_are_what_the_commands_print(command: str, expected: str) -> None:
+    assert command.startswith("specplan ")
+    env = os.environ | {"COLUMNS": "110"}
+    done = run(sys.executable, "-m", *command.split(), env=env)
+    assert done.returncode == 0, done.stderr
+
+    def tidy(text: str) -> list[str]:
+        return [line.rstrip() for line in text.strip().splitlines()]
+
+    shown = tidy(expected)
+    printed = tidy(done.stdout)
+    if "..." in shown:  # a transcript may leave out its middle
+        cut = shown.index("...")
+        assert printed[:cut] == shown[:cut]
+        assert printed[len(printed) - (len(shown) - cut - 1) :] == shown[cut + 1 :]
+    else:
+        assert printed == shown
