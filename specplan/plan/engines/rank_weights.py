@@ -1,0 +1,190 @@
+"""Weights that one rank holds, as vLLM and SGLang load them.
+
+Beyond dividing matrices among ranks, engines pad the vocabulary, keep the projections of latent attention a second
+time, pad quantised experts to what a kernel takes, and hold rotary tables. What a checkpoint stores and what a rank
+holds therefore differ by up to several percent.
+
+Source: vLLM 0.32.0 (`vocab_parallel_embedding.py`, `fused_moe/`, `attention/mla_attention.py`,
+`rotary_embedding/`), "Model loading took" lines of public logs.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from specplan.errors import InputError
+from specplan.formulas.parameters import VOCAB_PADDING, format_of, layer_weights, outer_weights
+from specplan.values.formats import NumberFormat
+from specplan.values.model import Attention, Experts, LatentAttention, Layer, Model, Shard, Weight
+
+EXPERT_PADDING: Final = {"mxfp4": (128, 256)}
+"""Format -> (multiple to which an expert's intermediate size is rounded on each rank, the same for the hidden size).
+
+Marlin's and TRT-LLM's MXFP4 kernels; CUTLASS rounds both to 128, the emulation to 32.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSettings:
+    """What decides how weights lie.
+
+    Attributes
+    ----------
+    tp, pp : int
+        Tensor-parallel ranks; pipeline stages.
+    expert_parallel : bool
+        Whole experts on each rank instead of slices of all.
+    latent_copies : bool
+        Absorbed projections of unquantised latent attention are kept beside the original (always so for quantised).
+    rotary_tables : bool
+        Cosine and sine tables for every position are held (one per kind of attention).
+    """
+
+    tp: int = 1
+    pp: int = 1
+    expert_parallel: bool = False
+    latent_copies: bool = False
+    rotary_tables: bool = True
+
+
+def pipeline_stages(n_layers: int, pp: int) -> tuple[range, ...]:
+    """Layers of each pipeline stage: equal shares; what is left over goes to the stages before the last, from the back.
+
+    >>> [len(stage) for stage in pipeline_stages(61, 4)]
+    [15, 15, 16, 15]
+    """
+    if pp > n_layers:
+        raise InputError(f"{n_layers} layers cannot be cut into {pp} pipeline stages")
+    sizes = [n_layers // pp] * pp
+    for i in range(n_layers % pp):
+        sizes[-2 - i] += 1
+    starts = [sum(sizes[:i]) for i in range(pp)]
+    return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+
+
+def rank_weight_bytes(model: Model, settings: WeightSettings, stage: int = 0) -> dict[str, float]:
+    """Bytes on one rank of a pipeline stage, by component.
+
+    Parameters
+    ----------
+    model : Model
+    settings : WeightSettings
+    stage : int
+        Pipeline stage, from 0.
+
+    Returns
+    -------
+    dict of str to float
+        Component -> bytes. ``rotary``, ``latent_copies`` and ``vocab_padding`` are what the checkpoint does not hold.
+
+    Examples
+    --------
+    >>> from specplan.values.formats import lookup
+    >>> model = Model(name="m", source="", hidden_size=4, vocab_size=65, tied_embeddings=True, layers=(),
+    ...               final_norm_vectors=0, weight_format=lookup("bf16"))
+    >>> rank_weight_bytes(model, WeightSettings(tp=2))
+    {'head': 260.0, 'vocab_padding': 252.0}
+    """
+    stages = pipeline_stages(len(model.layers), settings.pp) if model.layers else (range(0),) * settings.pp
+    out: defaultdict[str, float] = defaultdict(float)
+    for weight in _outer_on(model, settings, stage):
+        _add_outer(out, weight, model, settings)
+    layers = [model.layers[i] for i in stages[stage]]
+    for layer, times in Counter(layers).items():
+        for weight in layer_weights(layer, model.hidden_size):
+            size = (
+                weight.size * weight.copies * format_of(weight, model).bytes * _fraction(weight, layer, model, settings)
+            )
+            out[weight.component] += size * times
+        if isinstance(layer.mixer, LatentAttention):
+            out["latent_copies"] += times * _latent_copy(layer.mixer, model, settings)
+    if settings.rotary_tables:
+        out["rotary"] += rotary_bytes(model, layers)
+    return {name: size for name, size in out.items() if size}
+
+
+def rotary_bytes(model: Model, layers: Sequence[Layer]) -> float:
+    """Cosine and sine of every position, once for each kind of attention (windowed layers rotate by another base)."""
+    if model.max_position is None or model.model_type in _NO_ROTARY:
+        return 0.0
+    tables: set[tuple[int, bool]] = set()
+    for layer in layers:
+        match layer.mixer:
+            case Attention():
+                local = layer.mixer.window is not None and model.model_type.startswith(_LOCAL_ROTARY)
+                tables.add((layer.mixer.head_dim, local))
+            case LatentAttention():
+                tables.add((layer.mixer.rope_dim, False))
+    return sum(size for size, _ in tables) * model.max_position * model.weight_format.bytes
+
+
+# Families whose windowed layers have a rotary table of their own; families with learned positions.
+_LOCAL_ROTARY: Final = ("gemma3", "gemma4")
+_NO_ROTARY: Final = ("gpt2", "opt", "gpt_bigcode", "bloom")
+
+
+def _outer_on(model: Model, s: WeightSettings, stage: int) -> list[Weight]:
+    """Weights outside layers that a stage holds: the embedding on the first, head and last norm on the last.
+
+    A tied table that both ends need stands on both.
+    """
+    if s.pp == 1:
+        return list(outer_weights(model))
+    first, last = stage == 0, stage == s.pp - 1
+    kept = []
+    for weight in outer_weights(model):
+        tied = weight.component == "head" and model.tied_embeddings
+        on_first = weight.component == "embedding" or tied or weight.component not in ("head", "norms")
+        on_last = weight.component in ("head", "norms")
+        if (first and on_first) or (last and on_last):
+            kept.append(weight)
+    return kept
+
+
+def _add_outer(out: defaultdict[str, float], weight: Weight, model: Model, s: WeightSettings) -> None:
+    size = format_of(weight, model).bytes
+    if weight.component not in ("embedding", "head"):
+        out[weight.component] += (
+            weight.size * weight.copies * size * (1 if weight.shard is Shard.REPLICATE else 1 / s.tp)
+        )
+        return
+    rows = weight.size // model.hidden_size
+    step = math.lcm(VOCAB_PADDING, s.tp)
+    padding = -(-rows // step) * step - rows
+    out[weight.component] += weight.size * size / s.tp
+    out["vocab_padding"] += padding * model.hidden_size * size / s.tp
+
+
+def _fraction(weight: Weight, layer: Layer, model: Model, s: WeightSettings) -> float:
+    """Share of a weight on one rank; above the plain share where a kernel pads it."""
+    if weight.component == "experts" and isinstance(layer.feed_forward, Experts):
+        experts = layer.feed_forward
+        if s.expert_parallel:
+            return -(-experts.count // s.tp) / experts.count
+        return _expert_padding(experts, format_of(weight, model), model.hidden_size, s.tp) / s.tp
+    match weight.shard:
+        case Shard.SPLIT:
+            return 1 / s.tp
+        case Shard.KV_HEADS:
+            return 1 / min(s.tp, weight.kv_heads)
+        case Shard.REPLICATE:
+            return 1.0
+
+
+def _expert_padding(experts: Experts, fmt: NumberFormat, hidden: int, tp: int) -> float:
+    """Padded over plain size of an expert's matrices on one rank."""
+    if fmt.name not in EXPERT_PADDING:
+        return 1.0
+    width_step, hidden_step = EXPERT_PADDING[fmt.name]
+    width = experts.width / tp
+    return (-(-width // width_step) * width_step / width) * (-(-hidden // hidden_step) * hidden_step / hidden)
+
+
+def _latent_copy(a: LatentAttention, model: Model, s: WeightSettings) -> float:
+    """Up-projections of keys and values kept in the model's format beside the loaded ones."""
+    quantized = model.quantization is not None and "attention" not in model.unquantized
+    if not (quantized or s.latent_copies):
+        return 0.0
+    return a.kv_rank * a.heads / s.tp * (a.nope_dim + a.v_head_dim) * model.weight_format.bytes

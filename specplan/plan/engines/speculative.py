@@ -1,0 +1,338 @@
+"""vLLM's ``--speculative-config`` and SGLang's ``--speculative-*`` flags, validated as the engines validate them.
+
+Source: vLLM 0.32.0 (`config/speculative.py`), SGLang 0.5.23 (`arg_groups/speculative_hook.py`).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from specplan.errors import InputError
+
+MTP_NAMES: Final = frozenset(
+    """deepseek_mtp dots3_note_mtp mimo_mtp mimo_v2_mtp glm4_moe_mtp glm4_moe_lite_mtp glm_ocr_mtp ernie_mtp nemotron_h_mtp
+    exaone_moe_mtp exaone4_5_mtp qwen3_next_mtp qwen4_exp_mtp qwen3_5_mtp longcat_flash_mtp bailing_hybrid_v3_mtp
+    minimax_m3_mtp bailing_hybrid_mtp mtp kimi_k3_mtp pangu_ultra_moe_mtp step3p5_mtp hy_v3_mtp hy_v4_mtp gemma4_mtp
+    inkling_mtp glm5_next_mtp""".split()
+)
+"""Names that vLLM rewrites to ``mtp``."""
+
+METHODS: Final = (
+    "ngram", "ngram_gpu", "medusa", "mlp_speculator", "draft_model", "suffix", "custom_class", "eagle", "eagle3",
+    "extract_hidden_states", "dflash", "dspark", "mtp",
+)  # fmt: skip
+"""Methods after renaming."""
+
+SYNCHRONOUS: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", "custom_class"})
+"""Methods with which vLLM turns asynchronous scheduling off."""
+
+RUNNER_V1: Final = frozenset({"suffix", "medusa", "mlp_speculator", "custom_class"})
+"""Methods with which vLLM falls back to model runner V1."""
+
+MODEL_DRAFTS: Final = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp"})
+"""Methods whose draft holds weights and a cache."""
+
+_FIELDS: Final = frozenset(
+    """num_speculative_tokens model method revision code_revision quantization draft_load_config enforce_eager
+    draft_tensor_parallel_size tensor_parallel_size moe_backend attention_backend kv_cache_dtype max_model_len
+    index_share_for_mtp_iteration disable_padded_drafter_batch disable_eagle_block_drop use_local_argmax_reduction
+    use_heterogeneous_vocab prompt_lookup_max prompt_lookup_min parallel_drafting num_speculative_tokens_per_batch_size
+    suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests suffix_decoding_max_spec_factor
+    suffix_decoding_min_token_prob rejection_sample_method synthetic_acceptance_rates synthetic_acceptance_length
+    draft_sample_method enable_adaptive_verification dspark_draft_topk load_format""".split()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """A validated speculative configuration, under vLLM's names whichever engine it came from.
+
+    Attributes
+    ----------
+    method : str
+        One of `METHODS`, or SGLang's ``sglang-ngram``, ``sglang-eagle``, ``sglang-standalone``.
+    num_speculative_tokens : int
+        k.
+    model : str or None
+        The draft as the user named it.
+    draft_tp : int or None
+        None follows the target.
+    kv_cache_dtype : str or None
+        The draft's cache; None inherits the target's.
+    quantization : str or None
+    prompt_lookup : tuple of (int, int) or None
+        Shortest and longest n-gram.
+    probabilistic : bool
+        Draft probabilities are kept for verification.
+    parallel_drafting, heterogeneous_vocab : bool
+    max_model_len : int or None
+        The draft's own limit.
+    """
+
+    method: str
+    num_speculative_tokens: int
+    model: str | None = None
+    draft_tp: int | None = None
+    kv_cache_dtype: str | None = None
+    quantization: str | None = None
+    prompt_lookup: tuple[int, int] | None = None
+    probabilistic: bool = False
+    parallel_drafting: bool = False
+    heterogeneous_vocab: bool = False
+    max_model_len: int | None = None
+
+    @property
+    def has_draft_model(self) -> bool:
+        """Whether a draft with weights and cache is loaded."""
+        return self.method in MODEL_DRAFTS
+
+
+def parse_speculative_config(
+    text: str | Mapping[str, Any], *, tp: int = 1, max_model_len: int | None = None, mtp_modules: int = 0
+) -> Speculation:
+    """Read ``--speculative-config`` as vLLM does.
+
+    Parameters
+    ----------
+    text : str or mapping
+        The JSON, or what it parses to.
+    tp : int
+        The target's tensor-parallel ranks: a draft takes 1 or as many.
+    max_model_len : int, optional
+        The target's limit.
+    mtp_modules : int
+        Multi-token prediction modules in the target's checkpoint (``num_nextn_predict_layers``): the default k of
+        ``mtp``, and what a larger k must be a multiple of.
+
+    Raises
+    ------
+    InputError
+        Where vLLM refuses to start.
+
+    Examples
+    --------
+    >>> parse_speculative_config('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}').prompt_lookup
+    (4, 4)
+    >>> parse_speculative_config('{"model": "org/draft", "num_speculative_tokens": 5}').method
+    'draft_model'
+    """
+    config = _mapping(text)
+    unknown = sorted(config.keys() - _FIELDS)
+    if unknown:
+        raise InputError(
+            f"--speculative-config: unknown field {', '.join(unknown)}; vLLM knows {', '.join(sorted(_FIELDS))}"
+        )
+    if config.get("tensor_parallel_size") is not None:
+        raise InputError(
+            "--speculative-config: 'tensor_parallel_size' is not allowed; use 'draft_tensor_parallel_size'"
+        )
+    method = _method(config)
+    tokens = _tokens(config, method, mtp_modules)
+    draft_tp = _integer(config, "draft_tensor_parallel_size", least=1)
+    if draft_tp not in (None, 1, tp):
+        raise InputError(
+            f"--speculative-config: draft_tensor_parallel_size must be 1 or the target's {tp}, got {draft_tp}"
+        )
+    if method == "draft_model" and draft_tp not in (None, tp):
+        raise InputError(
+            f"--speculative-config: a draft model runs with the target's tensor_parallel_size {tp}, got "
+            f"draft_tensor_parallel_size {draft_tp}"
+        )
+    draft_len = _integer(config, "max_model_len", least=1)
+    if draft_len is not None and max_model_len is not None and draft_len > max_model_len:
+        raise InputError(f"--speculative-config: max_model_len {draft_len} exceeds the target's {max_model_len}")
+    sampling = _choice(config, "draft_sample_method", ("greedy", "probabilistic"))
+    _rejection(config, tokens)
+    heterogeneous = bool(config.get("use_heterogeneous_vocab"))
+    if heterogeneous and (method != "draft_model" or sampling == "probabilistic"):
+        raise InputError("--speculative-config: use_heterogeneous_vocab needs method draft_model and greedy drafts")
+    return Speculation(
+        method=method,
+        num_speculative_tokens=tokens,
+        model=config.get("model"),
+        draft_tp=draft_tp,
+        kv_cache_dtype=config.get("kv_cache_dtype"),
+        quantization=config.get("quantization"),
+        prompt_lookup=_prompt_lookup(config) if method in ("ngram", "ngram_gpu") else None,
+        probabilistic=sampling == "probabilistic",
+        parallel_drafting=bool(config.get("parallel_drafting")) or method in ("dflash", "dspark"),
+        heterogeneous_vocab=heterogeneous,
+        max_model_len=draft_len,
+    )
+
+
+def _mapping(text: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(text, str):
+        return text
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"--speculative-config is not JSON: {error.msg} at column {error.colno}: {text!r}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"--speculative-config must be a JSON object, got {text!r}")
+    return value
+
+
+def _method(config: Mapping[str, Any]) -> str:
+    method, model = config.get("method"), config.get("model")
+    if model is not None and not isinstance(model, str):
+        raise InputError(f"--speculative-config: model must be a string, got {model!r}")
+    if method is None:
+        if model is None:
+            raise InputError("--speculative-config: give 'method' or 'model'")
+        if model in ("ngram", "[ngram]"):
+            return "ngram"
+        if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", model) and not model.endswith((".yaml", ".yml", ".json")):
+            return "custom_class"
+        method = "draft_model"
+    if method in MTP_NAMES:
+        return "mtp"
+    if method not in METHODS:
+        raise InputError(f"--speculative-config: unknown method {method!r}; one of {', '.join(METHODS)}")
+    if method == "draft_model":
+        if model is None:
+            raise InputError("--speculative-config: method draft_model needs 'model'")
+        # vLLM re-decides by the model's name, whatever the method said.
+        for mark, decided in (("eagle3", "eagle3"), ("eagle-", "eagle"), ("dflash", "dflash"), ("dspark", "dspark")):
+            if mark in model.lower():
+                return decided
+    return str(method)
+
+
+def _tokens(config: Mapping[str, Any], method: str, mtp_modules: int) -> int:
+    tokens = _integer(config, "num_speculative_tokens", least=1)
+    if tokens is None:
+        if method == "mtp" and mtp_modules:
+            return mtp_modules
+        if method == "suffix":
+            return _integer(config, "suffix_decoding_max_tree_depth", least=1) or 24
+        raise InputError(f"--speculative-config: method {method} needs num_speculative_tokens")
+    if method == "mtp" and mtp_modules and tokens > mtp_modules and tokens % mtp_modules:
+        raise InputError(
+            f"--speculative-config: num_speculative_tokens {tokens} must be a multiple of the checkpoint's {mtp_modules} "
+            "prediction modules"
+        )
+    return tokens
+
+
+def _prompt_lookup(config: Mapping[str, Any]) -> tuple[int, int]:
+    low = _integer(config, "prompt_lookup_min", least=1)
+    high = _integer(config, "prompt_lookup_max", least=1)
+    if low is None and high is None:
+        return 5, 5
+    low, high = (high if low is None else low), (low if high is None else high)
+    assert low is not None and high is not None  # noqa: S101, PT018 - one of them was given
+    if low > high:
+        raise InputError(f"--speculative-config: prompt_lookup_min {low} must not exceed prompt_lookup_max {high}")
+    return low, high
+
+
+def _rejection(config: Mapping[str, Any], tokens: int) -> None:
+    method = _choice(config, "rejection_sample_method", ("standard", "synthetic", "block"))
+    rates, length = config.get("synthetic_acceptance_rates"), config.get("synthetic_acceptance_length")
+    if method != "synthetic":
+        if rates is not None or length is not None:
+            raise InputError("--speculative-config: synthetic acceptance fields need rejection_sample_method synthetic")
+        return
+    if (rates is None) == (length is None):
+        raise InputError(
+            "--speculative-config: give exactly one of synthetic_acceptance_rates and synthetic_acceptance_length"
+        )
+    if length is not None and not 1 <= float(length) <= tokens + 1:
+        raise InputError(f"--speculative-config: synthetic_acceptance_length must lie in 1..{tokens + 1}, got {length}")
+    if rates is not None:
+        falling = all(a >= b for a, b in zip(rates, rates[1:], strict=False))
+        if len(rates) != tokens or not falling or not all(0 <= r <= 1 for r in rates):
+            raise InputError(
+                f"--speculative-config: synthetic_acceptance_rates must be {tokens} rates in 0..1 that never rise"
+            )
+
+
+def _integer(config: Mapping[str, Any], name: str, *, least: int) -> int | None:
+    value = config.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"--speculative-config: {name} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def _choice(config: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:
+    value = config.get(name) or allowed[0]
+    if value not in allowed:
+        raise InputError(f"--speculative-config: {name} must be one of {', '.join(allowed)}, got {value!r}")
+    return str(value)
+
+
+SGLANG_ALGORITHMS: Final = ("NGRAM", "STANDALONE", "EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP", "DFLASH", "DSPARK")
+"""Values of SGLang's ``--speculative-algorithm`` (NEXTN is EAGLE with the target's own prediction layers)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangSpeculation:
+    """SGLang's ``--speculative-*`` flags after its defaults.
+
+    Attributes
+    ----------
+    algorithm : str
+    draft_model : str or None
+    num_draft_tokens : int
+        N: positions that every step verifies, root included.
+    draft_kv_cache_dtype : str or None
+    """
+
+    algorithm: str
+    draft_model: str | None
+    num_draft_tokens: int
+    draft_kv_cache_dtype: str | None = None
+
+
+def sglang_speculation(
+    algorithm: str,
+    draft_model: str | None = None,
+    *,
+    num_steps: int | None = None,
+    eagle_topk: int | None = None,
+    num_draft_tokens: int | None = None,
+    draft_kv_cache_dtype: str | None = None,
+) -> SglangSpeculation:
+    """Validate SGLang's speculative flags.
+
+    Raises
+    ------
+    InputError
+        For an unknown algorithm, a missing draft, or flags that contradict each other.
+
+    Examples
+    --------
+    >>> sglang_speculation("ngram").num_draft_tokens
+    12
+    >>> sglang_speculation("EAGLE", num_steps=3, eagle_topk=1).num_draft_tokens
+    4
+    """
+    name = algorithm.upper()
+    if name not in SGLANG_ALGORITHMS:
+        raise InputError(f"--speculative-algorithm {algorithm!r}: one of {', '.join(SGLANG_ALGORITHMS)}")
+    if name in ("STANDALONE", "EAGLE3", "DFLASH", "DSPARK") and draft_model is None:
+        raise InputError(f"--speculative-algorithm {name} needs --speculative-draft-model-path")
+    if name == "NGRAM":
+        if draft_model is not None:
+            raise InputError("--speculative-algorithm NGRAM takes no --speculative-draft-model-path")
+        tokens = 12 if num_draft_tokens is None else num_draft_tokens
+    else:
+        if eagle_topk == 1 and num_steps is not None and num_draft_tokens not in (None, num_steps + 1):
+            raise InputError(
+                f"--speculative-eagle-topk 1 verifies num_steps + 1 = {num_steps + 1} tokens, got "
+                f"--speculative-num-draft-tokens {num_draft_tokens}"
+            )
+        tokens = num_draft_tokens or (num_steps + 1 if num_steps is not None else 4)
+    if tokens < 2:
+        raise InputError(f"--speculative-num-draft-tokens must be at least 2 (the root counts), got {tokens}")
+    return SglangSpeculation(
+        algorithm="EAGLE" if name == "NEXTN" else name,
+        draft_model=draft_model,
+        num_draft_tokens=tokens,
+        draft_kv_cache_dtype=draft_kv_cache_dtype,
+    )

@@ -1,0 +1,321 @@
+r"""vLLM's terms around the pool: activation peak, non-torch memory, CUDA graphs, device buffers.
+
+Weights and pages follow from shapes; these terms follow from kernels, so they are modelled: structure from what a
+profile run holds at its two high points, a few constants fitted to public logs. Everything fitted stands in `FITS`,
+with its data and residuals, and every term can be overridden.
+
+The profile run sends `max_num_batched_tokens` (T) dummy tokens through the model and samples `max_num_seqs` (S) rows:
+
+- sampling: S rows of logits over the vocabulary V in the model's format (b bytes) and in fp32 copies, beside what the
+  forward pass still holds (hidden states, expert workspaces);
+- forward: T rows of the widest feed-forward (gate, up and their product), beside hidden states.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from specplan.errors import InputError
+from specplan.units import GIB, MIB
+from specplan.values.model import DenseMLP, Experts, Layer, Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Constants of the memory model for the versions from `since` on.
+
+    Attributes
+    ----------
+    since : tuple of int
+        First version (major, minor, patch).
+    logits_copies_bytes : float
+        Bytes per row and vocabulary entry beside the logits in the model's own format.
+    held_hidden : float
+        Hidden states (T x H x b) held while sampling, in copies.
+    held_bytes : float
+        What else is held while sampling.
+    forward_hidden : float
+        Hidden states held at the widest feed-forward, in copies.
+    low, high : float
+        Relative bounds of the activation peak.
+    data, residuals : str
+        What it was fitted to, and how well.
+    date : str
+        When.
+    """
+
+    since: tuple[int, int, int]
+    logits_copies_bytes: float
+    held_hidden: float
+    held_bytes: float
+    forward_hidden: float
+    low: float
+    high: float
+    data: str
+    residuals: str
+    date: str = "2026-11-30"
+
+
+FITS: Final[tuple[Fit, ...]] = (
+    Fit(
+        since=(0, 8, 0),
+        logits_copies_bytes=12.45,
+        held_hidden=1.126,
+        held_bytes=0.052 * GIB,
+        forward_hidden=4.3,
+        low=0.85,
+        high=1.3,
+        data="0.10.0 and 0.10.1.1: two logs (Llama-3.2-1B, Qwen2-7B); constants of 0.17",
+        residuals="both within 0.07 GiB",
+    ),
+    Fit(
+        since=(0, 10, 2),
+        logits_copies_bytes=36.0,
+        held_hidden=1.126,
+        held_bytes=0.052 * GIB,
+        forward_hidden=4.3,
+        low=0.7,
+        high=1.15,
+        data="0.10.2 to 0.16: three logs (Qwen3-14B, Qwen3-235B on eight cards, a 36-layer Qwen3)",
+        residuals="within 0.1 GiB",
+    ),
+    Fit(
+        since=(0, 17, 0),
+        logits_copies_bytes=12.45,
+        held_hidden=1.126,
+        held_bytes=0.052 * GIB,
+        forward_hidden=4.3,
+        low=0.97,
+        high=1.05,
+        data="42 start-ups of vLLM 0.19.0 on H100 (llm-d-planner accuracy results, 2026-04)",
+        residuals="see `specplan validate startup`; median 0.004 GiB, largest 0.05 GiB",
+    ),
+    Fit(
+        since=(0, 27, 0),
+        logits_copies_bytes=4.0,
+        held_hidden=1.126,
+        held_bytes=0.052 * GIB,
+        forward_hidden=4.3,
+        low=0.6,
+        high=2.2,
+        data="model runner V2 (0.32 source: logits and one fp32 copy, in chunks of 1 GiB); two logs",
+        residuals="0.31 GiB printed for Qwen2.5-0.5B against 0.29; an order of size, not a measurement",
+    ),
+)
+"""Newest last. Fitted by hand from the printed terms; hidden sizes and vocabularies from the models' configs."""
+
+LOGITS_CHUNK_BYTES: Final = GIB
+"""Runner V2 samples fp32 logits in chunks of at most this."""
+
+# Non-torch memory between the two snapshots (GiB): one rank; NCCL and custom all-reduce buffers from two ranks on.
+# Data: the 42 start-ups (H100, NVLink): 0.24 to 0.26 at one rank (0.46 once), 2.06 to 2.11 at two, 2.13 at four, 0.07
+# with pipeline stages only; without custom all-reduce 0.2 (L40S at eight, RTX 3090).
+NON_TORCH: Final[dict[str, tuple[float, float, float]]] = {
+    "one": (0.02, 0.25, 0.46),
+    "pipeline": (0.05, 0.07, 0.15),
+    "two": (2.06, 2.07, 2.11),
+    "no_custom_all_reduce": (0.10, 0.21, 0.35),
+}
+NON_TORCH_DOUBLING: Final = 0.06
+"""Added at four, eight, ... ranks with custom all-reduce, GiB."""
+
+# CUDA graphs: MiB of the first capture, and per further size and layer (a constant and one that grows with the width).
+# Data: estimates of the 42 start-ups, 51 sizes in two modes; residuals: median 9 %, largest 35 %. Experts double it.
+GRAPHS: Final = {"first_mib": 262.0, "layer_mib": 0.12, "width_mib": 3.4e-5, "experts": 2.0, "low": 0.3, "high": 1.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A modelled amount: best guess and bounds, in bytes. Equal bounds mean that nothing was modelled.
+
+    Attributes
+    ----------
+    low, best, high : float
+    source : str
+        exact, derived, measured or assumed, with what it rests on.
+    """
+
+    low: float
+    best: float
+    high: float
+    source: str
+
+    @classmethod
+    def of(cls, value: float, source: str) -> "Estimate":
+        """An amount that is known."""
+        return cls(low=value, best=value, high=value, source=source)
+
+    def __add__(self, other: "Estimate") -> "Estimate":
+        """Sum; bounds add, as if all erred to one side."""
+        return Estimate(
+            low=self.low + other.low, best=self.best + other.best, high=self.high + other.high, source=self.source
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunShape:
+    """Sizes of the profile run.
+
+    Attributes
+    ----------
+    max_num_batched_tokens, max_num_seqs : int
+        T and S.
+    tp, pp : int
+    multimodal_tokens : int
+        Encoder tokens that the profile run produces (images x tokens of an image).
+    multimodal_values : int
+        Input numbers that it sends (images x pixels x channels).
+    expert_parallel : bool
+    """
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    tp: int = 1
+    pp: int = 1
+    multimodal_tokens: int = 0
+    multimodal_values: int = 0
+    expert_parallel: bool = False
+
+
+def fit_for(version: str) -> Fit:
+    """Constants for a version.
+
+    >>> fit_for("0.19.0").since, fit_for("0.10.2").since
+    ((0, 17, 0), (0, 10, 2))
+    """
+    digits = [int("".join(c for c in part if c.isdigit()) or 0) for part in (*version.split("."), "0", "0")[:3]]
+    number = (digits[0], digits[1], digits[2])
+    found = [fit for fit in FITS if fit.since <= number]
+    if not found:
+        raise InputError(f"no memory model for vLLM {version}; give --activation-peak")
+    return found[-1]
+
+
+def activation_peak(model: Model, run: RunShape, version: str, stage: int = 0) -> Estimate:
+    r"""Transient memory at the profile run's peak on one rank of a pipeline stage.
+
+    .. math::
+        \max\big( \underbrace{S V (b + l) + h T H b + m}_{\text{sampling, last stage}},
+        \underbrace{3 T I b / tp + f T H b}_{\text{forward}} \big) + \text{experts' workspaces} + \text{multimodal}
+
+    Parameters
+    ----------
+    model : Model
+    run : RunShape
+    version : str
+        vLLM version; picks the constants l, h, m, f of `FITS`.
+    stage : int
+        Pipeline stage. Only the last samples; later ones also hold what they receive (two hidden states).
+
+    Examples
+    --------
+    Llama-3.1-8B on vLLM 0.19 prints 1.89 GiB:
+
+    >>> from specplan.values.formats import lookup
+    >>> from specplan.values.model import Attention
+    >>> layer = Layer(mixer=Attention(heads=32, kv_heads=8, head_dim=128), feed_forward=DenseMLP(width=14336))
+    >>> model = Model(name="m", source="", hidden_size=4096, vocab_size=128256, tied_embeddings=False,
+    ...               layers=(layer,) * 32, weight_format=lookup("bf16"))
+    >>> run = RunShape(max_num_batched_tokens=8192, max_num_seqs=1024)
+    >>> round(activation_peak(model, run, "0.19.0").best / GIB, 2)
+    1.89
+    """
+    fit = fit_for(version)
+    b = model.weight_format.bytes
+    hidden = run.max_num_batched_tokens * model.hidden_size * b
+    received = 2 * hidden if run.pp > 1 else 0.0
+    forward = max((_widest(layer, run) for layer in set(model.layers)), default=0.0) * b + fit.forward_hidden * hidden
+    peak = forward
+    workspaces = max((_workspaces(layer, model, run) for layer in set(model.layers)), default=0.0) * b
+    if stage == run.pp - 1:
+        rows = min(run.max_num_seqs, run.max_num_batched_tokens)
+        copies = rows * model.vocab_size * fit.logits_copies_bytes
+        if fit.since >= (0, 27, 0):
+            copies = min(copies, LOGITS_CHUNK_BYTES)
+        logits = rows * model.vocab_size * b + copies
+        peak = max(peak, logits + fit.held_hidden * hidden + fit.held_bytes)
+    multimodal = (run.multimodal_tokens * model.hidden_size + run.multimodal_values) * b
+    best = peak + workspaces + received + multimodal
+    return Estimate(low=fit.low * best, best=best, high=fit.high * best, source=f"modelled: {fit.data}")
+
+
+def _widest(layer: Layer, run: RunShape) -> float:
+    """Numbers of a dense feed-forward's gate, up and product for all tokens."""
+    match layer.feed_forward:
+        case DenseMLP() as mlp:
+            return run.max_num_batched_tokens * (3 if mlp.gated else 2) * mlp.width / run.tp
+        case Experts() as experts:
+            return run.max_num_batched_tokens * 3 * experts.shared_width / run.tp
+        case None:
+            return 0.0
+
+
+def _workspaces(layer: Layer, model: Model, run: RunShape) -> float:
+    """Numbers of the two workspaces that fused experts keep: rows x the wider of both ends of each matmul.
+
+    MXFP4 kernels keep none (gpt-oss prints the sampling peak alone).
+    """
+    if not isinstance(layer.feed_forward, Experts):
+        return 0.0
+    experts = layer.feed_forward
+    if model.quantization is not None and model.quantization.name == "mxfp4":
+        return 0.0
+    rows = run.max_num_batched_tokens * experts.per_token
+    width = experts.width if run.expert_parallel else experts.width / run.tp
+    if run.expert_parallel:
+        rows = -(-rows // run.tp)
+    gate_up = (2 if experts.gated else 1) * width
+    return rows * (max(gate_up, model.hidden_size) + max(width, model.hidden_size))
+
+
+def non_torch(tp: int, pp: int, *, custom_all_reduce: bool) -> Estimate:
+    """Memory outside torch that loading and profiling add on one rank: communication buffers, library workspaces.
+
+    Parameters
+    ----------
+    tp, pp : int
+    custom_all_reduce : bool
+        Whether ranks reach each other's memory (NVLink); without it vLLM allocates no all-reduce buffers.
+
+    Examples
+    --------
+    >>> [round(non_torch(tp, 1, custom_all_reduce=True).best / GIB, 2) for tp in (1, 2, 4)]
+    [0.25, 2.07, 2.13]
+    """
+    source = "modelled: 42 start-ups of vLLM 0.19.0 on H100, 2026-04"
+    if tp == 1:
+        low, best, high = NON_TORCH["one" if pp == 1 else "pipeline"]
+    elif custom_all_reduce:
+        low, best, high = NON_TORCH["two"]
+        more = NON_TORCH_DOUBLING * ((tp - 1).bit_length() - 1)
+        low, best, high = low + 0.5 * more, best + more, high + 1.5 * more
+    else:
+        low, best, high = NON_TORCH["no_custom_all_reduce"]
+        source = "modelled: L40S at eight ranks and RTX 3090 logs, no custom all-reduce"
+    return Estimate(low=low * GIB, best=best * GIB, high=high * GIB, source=source)
+
+
+def capture_sizes(max_num_seqs: int, query_len: int = 1, ceiling: int = 512) -> tuple[int, ...]:
+    """Batch sizes that vLLM captures by default: 1, 2, 4, 8 to 248 by 8, then by 16, up to twice the decode batch.
+
+    >>> len(capture_sizes(1024)), capture_sizes(2)
+    (51, (1, 2, 4))
+    """
+    most = min(max_num_seqs * query_len * 2, ceiling)
+    grid = (1, 2, 4, *range(8, 256, 8), *range(256, ceiling + 1, 16))
+    return tuple(size for size in grid if size <= most)
+
+
+def cuda_graphs(model: Model, run: RunShape, query_len: int = 1) -> Estimate:
+    """CUDA-graph memory as vLLM estimates it on one rank: a first capture, then an increment per size and layer."""
+    sizes = len(capture_sizes(run.max_num_seqs, query_len))
+    layers = -(-len(model.layers) // run.pp)
+    routed = any(isinstance(layer.feed_forward, Experts) for layer in model.layers)
+    per_layer = (GRAPHS["layer_mib"] + GRAPHS["width_mib"] * model.hidden_size) * (GRAPHS["experts"] if routed else 1.0)
+    first = GRAPHS["first_mib"] * min(1.0, sizes / 51)
+    best = (first + max(sizes - 1, 0) * layers * per_layer) * MIB
+    return Estimate(
+        low=GRAPHS["low"] * best,
+        best=best,
+        high=GRAPHS["high"] * best,
+        source="modelled: estimates printed by 42 start-ups of vLLM 0.19.0 on H100, 2026-04",
+    )

@@ -1,0 +1,101 @@
+"""What changed between vLLM versions: defaults, budget terms, wording. One dated row per change.
+
+A rule is taken from source where it was read (0.32.0), else from the oldest public log that shows it; a boundary that
+lies between two logs is put at the later one and says so.
+"""
+
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from specplan.errors import UnsupportedError
+
+Version = tuple[int, int]
+
+OLDEST: Final[Version] = (0, 8)
+NEWEST: Final[Version] = (0, 32)
+DEFAULT_VERSION: Final = "0.32.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmRules:
+    """How one version sizes its pool and what it prints.
+
+    Attributes
+    ----------
+    version : str
+        As the user wrote it.
+    utilization : float
+        Default of ``--gpu-memory-utilization``.
+    graphs_in_budget : bool
+        Whether the CUDA-graph estimate comes off the pool (before, graphs came on top of the budget).
+    tokens_by_concurrency : bool
+        Whether printed tokens are int(concurrency x max_model_len).
+    one_line : bool
+        Whether tokens and concurrency stand in one log line.
+    batches_in_flight : bool
+        Whether windows reserve every batch that can be in flight (before, one batch).
+    align_states : bool
+        Whether prefix caching is on by default for recurrent hybrids (``mamba_cache_mode=align``).
+    runner_v2 : bool
+        Whether model runner V2 is the default: its token buffer counts, its sampler profiles fewer copies.
+    latent_copies : bool
+        Whether absorbed latent projections of an unquantised checkpoint take memory of their own.
+    draft_window : bool
+        Whether the windows of a block-diffusion draft (DFlash) are kept as windows (before, as full attention).
+    """
+
+    version: str
+    utilization: float = 0.9
+    graphs_in_budget: bool = False
+    tokens_by_concurrency: bool = False
+    one_line: bool = False
+    batches_in_flight: bool = False
+    align_states: bool = False
+    runner_v2: bool = False
+    latent_copies: bool = True
+    draft_window: bool = False
+
+
+CHANGES: Final[tuple[tuple[Version, dict[str, Any], str], ...]] = (
+    ((0, 20), {"align_states": True}, "a 0.20.1rc1 log of a Qwen3.6 hybrid reserves 2 + k states; a 0.10 log does not"),
+    ((0, 21), {"graphs_in_budget": True}, "release notes: VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 by default"),
+    ((0, 21), {"tokens_by_concurrency": True}, "one machine, 0.20.0 against 0.21.0: 55k tokens became 525k"),
+    ((0, 21), {"utilization": 0.92}, "0.9 in 0.19 logs, 0.92 in 0.27-era logs and 0.32 source; between them not read"),
+    ((0, 24), {"draft_window": True}, "0.20.1rc1 charged DFlash layers in full, 0.27-era logs by their window"),
+    ((0, 27), {"batches_in_flight": True}, "0.22 logs reserve one batch, 0.27-era logs two"),
+    ((0, 27), {"runner_v2": True, "latent_copies": False}, "0.32 source; the release that switched was not read"),
+    ((0, 32), {"one_line": True}, "0.32 source; two lines in every older log"),
+)
+"""(since version, what changed, where it was seen)."""
+
+
+def vllm_rules(version: str = DEFAULT_VERSION) -> VllmRules:
+    """Rules of a vLLM version.
+
+    Raises
+    ------
+    UnsupportedError
+        Before 0.8 and after 0.32, and for what is not a version.
+
+    Examples
+    --------
+    >>> vllm_rules("0.19.0").utilization, vllm_rules("0.32.0").utilization
+    (0.9, 0.92)
+    """
+    found = re.match(r"v?(\d+)\.(\d+)", version.strip())
+    if found is None:
+        raise UnsupportedError(f"{version!r} is not a vLLM version; write one such as {DEFAULT_VERSION}")
+    number = int(found[1]), int(found[2])
+    if not OLDEST <= number <= NEWEST:
+        raise UnsupportedError(
+            f"vLLM {version} is not known; versions 0.{OLDEST[1]} to 0.{NEWEST[1]} are (name the nearest one with "
+            "--engine-version)"
+        )
+    rules = VllmRules(version=version.strip().removeprefix("v"))
+    known = {f.name for f in fields(VllmRules)}
+    for since, change, _ in CHANGES:
+        assert change.keys() <= known  # noqa: S101 - the table names fields
+        if number >= since:
+            rules = replace(rules, **change)
+    return rules
