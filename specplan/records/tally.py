@@ -269,23 +269,18 @@ class Tally:
         ((2, 1, 0, 4), 16)
         """
         histogram = None if accepted_at is None else _histogram_of_survival(drafts, accepted_at)
-        tally = cls(
-            requests=None,
-            prefills=None,
-            steps=steps,
-            emitted_tokens=emitted_tokens,
-            drafts=drafts,
-            drafted_tokens=drafted_tokens,
-            accepted_tokens=accepted_tokens,
-            verified_tokens=drafted_tokens,
-            accepted_histogram=histogram,
-            tested_histogram=None,
-            length_drafts=None,
-            length_accepted=None,
-            length_tested=None,
-            clusters=None,
+        tally = checked(
+            replace(
+                UNKNOWN,
+                steps=steps,
+                emitted_tokens=emitted_tokens,
+                drafts=drafts,
+                drafted_tokens=drafted_tokens,
+                accepted_tokens=accepted_tokens,
+                verified_tokens=drafted_tokens,
+                accepted_histogram=histogram,
+            )
         )
-        tally.check_integrity()
         k = 0 if accepted_at is None else len(accepted_at)
         if histogram is None or drafted_tokens != k * drafts:
             return tally
@@ -303,6 +298,15 @@ class Tally:
 
 EMPTY: Final = Tally()
 """The tally of nothing: the neutral element of addition."""
+
+UNKNOWN: Final = Tally(**dict.fromkeys(Tally.__dataclass_fields__))
+"""The tally of an origin that tells nothing: what `replace` fills in is what it tells."""
+
+
+def checked(tally: Tally) -> Tally:
+    """The tally, once its counts agree with one another; else `InputError`."""
+    tally.check_integrity()
+    return tally
 
 
 def _seconds(a: Tally, x: float | None, b: Tally, y: float | None) -> float | None:

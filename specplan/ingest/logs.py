@@ -1,0 +1,304 @@
+"""Log lines of vLLM, SGLang and llama.cpp about speculation, from files of any length."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from specplan.errors import InputError
+from specplan.ingest.observation import Observation, Translation
+from specplan.ingest.prometheus import sglang_means, sglang_translations
+from specplan.ingest.rounded import RecoveredDrafts, recover_drafts
+from specplan.records.tally import EMPTY, UNKNOWN, Clusters, Tally, checked
+
+_NUMBER: Final = r"(\d+(?:\.\d+)?|nan)"
+_VLLM: Final = re.compile(
+    rf"SpecDecoding metrics: Mean acceptance length: {_NUMBER},.*?"
+    rf"(?:Accepted: (\d+) tokens, Drafted: (\d+) tokens, )?"
+    rf"Per-position acceptance rate: ([\d., ]*?), Avg Draft acceptance rate: {_NUMBER}%"
+)
+_SGLANG: Final = re.compile(rf"Decode batch.*?#running-req: (\d+).*?accept len: {_NUMBER}(?:, accept rate: {_NUMBER})?")
+_SGLANG_WIDTH: Final = re.compile(r"speculative_num_draft_tokens=(\d+)")
+_SGLANG_STEPS: Final = re.compile(r"speculative_num_steps=(\d+)")
+_LLAMA_SLOT: Final = re.compile(
+    rf"draft acceptance(?: rate)? = +{_NUMBER} +\( *(\d+) accepted / +(\d+) generated\)"
+    rf"(?:, mean acceptance length = +{_NUMBER}, acceptance rate per position = \(([\d., ]*)\))?"
+)
+_LLAMA_TOTAL: Final = re.compile(
+    r"statistics +([\w.-]+): #calls(?:\(b,g,a\))? = +([\d ]+?), #gen drafts = +(\d+), #acc drafts = +(\d+), "
+    r"#gen tokens = +(\d+), #acc tokens = +(\d+)"
+    rf"(?:, #mean acc len = +{_NUMBER}, #acc rate/pos = \(([\d., ]*)\))?"
+)
+_LLAMA_EVAL: Final = re.compile(r"(?<!prompt )eval time = +[\d.]+ ms / +(\d+) (?:tokens|runs)")
+
+
+def _rates(text: str | None) -> list[float]:
+    return [float(part) for part in (text or "").split(",") if part.strip()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """Figures of one line of vLLM or one request of llama.cpp."""
+
+    mean_length: float
+    accepted: int
+    drafted: int
+    rates: tuple[float, ...]
+
+    def recovered(self) -> RecoveredDrafts | None:
+        return recover_drafts(self.mean_length, self.accepted, self.drafted, self.rates)
+
+
+def read_log(lines: Iterable[str], origin: str) -> list[Observation]:
+    """What a log says of speculation, one entry per engine (and per kind of draft for llama.cpp).
+
+    Parameters
+    ----------
+    lines : iterable of str
+        Lines with any prefix (time, level, process).
+    origin : str
+        Name of the log in reports.
+
+    Raises
+    ------
+    InputError
+        If no line speaks of speculation.
+    """
+    vllm: list[_Line] = []
+    sglang: list[tuple[int, float, float | None]] = []
+    slots: list[_Line] = []
+    totals: dict[str, re.Match[str]] = {}
+    seen: Counter[str] = Counter()
+    width = chain = None
+    tokens = requests = 0
+    for line in lines:
+        if "SpecDecoding metrics" in line:
+            seen["vLLM metrics lines"] += 1
+            vllm += _vllm_line(line)
+        elif "accept len" in line and (m := _SGLANG.search(line)):
+            rate = float(m[3]) if m[3] else None
+            sglang.append((int(m[1]), float(m[2]), rate))
+        elif "draft acceptance" in line and (m := _LLAMA_SLOT.search(line)):
+            slots.append(
+                _Line(
+                    mean_length=float(m[4] or "nan"), accepted=int(m[2]), drafted=int(m[3]), rates=tuple(_rates(m[5]))
+                )
+            )
+        elif "statistics" in line and (m := _LLAMA_TOTAL.search(line)):
+            totals[m[1]] = m
+        elif "eval time" in line and (m := _LLAMA_EVAL.search(line)):
+            tokens, requests = tokens + int(m[1]), requests + 1
+        elif "speculative_num_draft_tokens=" in line:
+            width = int(found[1]) if (found := _SGLANG_WIDTH.search(line)) else width
+            chain = int(found[1]) if (found := _SGLANG_STEPS.search(line)) else chain
+    out: list[Observation] = []
+    if vllm or seen:
+        out.append(_vllm(vllm, seen["vLLM metrics lines"], origin))
+    if sglang:
+        out.append(_sglang(sglang, width, chain, origin))
+    out += list(_llamacpp_totals(totals, origin))
+    if slots and not totals:
+        out.append(_llamacpp_slots(slots, tokens, requests, origin))
+    if not out:
+        raise InputError(
+            f"{origin}: no line speaks of speculation; expected 'SpecDecoding metrics:' (vLLM), "
+            "'accept len:' (SGLang) or 'draft acceptance' (llama.cpp)"
+        )
+    return out
+
+
+def _vllm_line(line: str) -> Iterator[_Line]:
+    m = _VLLM.search(line)
+    if m is not None and m[2] is not None and m[1] != "nan":
+        yield _Line(mean_length=float(m[1]), accepted=int(m[2]), drafted=int(m[3]), rates=tuple(_rates(m[4])))
+
+
+def _vllm(lines: list[_Line], seen: int, origin: str) -> Observation:
+    if not lines:
+        raise InputError(
+            f"{origin}: {seen} lines of vLLM's speculation metrics, but none has "
+            "'Accepted: N tokens, Drafted: N tokens'; a newer vLLM prints them"
+        )
+    tally, notes = _pooled(lines, per_request=False)
+    if seen > len(lines):
+        notes.append(f"{seen - len(lines)} of {seen} metrics lines are incomplete and were not used")
+    notes.append("steps without a draft are in no line: coverage and tokens per step stay unknown; /metrics has them")
+    accepted, drafted = tally.accepted_tokens or 0, tally.drafted_tokens or 0
+    return Observation(
+        engine="vllm",
+        origin=origin,
+        source="vllm",
+        tally=tally,
+        translations=(
+            Translation(
+                name="Mean acceptance length",
+                value=1 + accepted / tally.drafts if tally.drafts else float("nan"),
+                meaning="1 + accepted/drafts over steps that had a draft, bonus included; pooled over the lines here",
+                ours="tokens_per_drafted_step; drafts recovered from each line's rounded figure",
+                kind="derived",
+            ),
+            Translation(name="Accepted", value=accepted, meaning="tokens, bonus excluded", ours="accepted_tokens"),
+            Translation(name="Drafted", value=drafted, meaning="tokens verified", ours="drafted_tokens"),
+            Translation(
+                name="Per-position acceptance rate",
+                value=tuple(_position_means(tally)),
+                meaning="unconditional: drafts accepted beyond each position / drafts, 3 digits a line",
+                ours="position_rates_unconditional",
+                kind="derived",
+            ),
+            Translation(
+                name="Avg Draft acceptance rate",
+                value=100 * accepted / drafted if drafted else float("nan"),
+                meaning="percent, accepted/drafted tokens, pooled",
+                ours="accepted_per_drafted (not alpha)",
+            ),
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _position_means(tally: Tally) -> list[float]:
+    return [a / tally.drafts for a in tally.accepted_at or ()] if tally.drafts else []
+
+
+def _pooled(lines: list[_Line], *, per_request: bool) -> tuple[Tally, list[str]]:
+    """Sum over lines, each with its recovered number of drafts; a line may be one request or one interval."""
+    total, low, high = EMPTY, 0, 0
+    misfits = 0
+    for line in lines:
+        found = line.recovered()
+        if found is None:
+            misfits += 1
+            part = replace(
+                UNKNOWN, drafted_tokens=line.drafted, verified_tokens=line.drafted, accepted_tokens=line.accepted
+            )
+        else:
+            low, high = low + found.low, high + found.high
+            part = Tally.of_counters(
+                drafts=found.drafts,
+                drafted_tokens=line.drafted,
+                accepted_tokens=line.accepted,
+                accepted_at=found.accepted_at,
+            )
+        if per_request:
+            tested = part.tested_tokens
+            clusters = None if tested is None else Clusters.of(line.accepted, tested)
+            part = replace(part, requests=1, prefills=1, clusters=clusters)
+        total += part
+    notes = []
+    if misfits:
+        notes.append(f"the figures of {misfits} lines fit no whole number of drafts; the number stays unknown")
+    elif low != high:
+        notes.append(f"rounded figures allow {low} to {high} drafts; {total.drafts} was taken")
+    return checked(total), notes
+
+
+def _sglang(
+    lines: list[tuple[int, float, float | None]], width: int | None, chain: int | None, origin: str
+) -> Observation:
+    weight = sum(running for running, _, _ in lines)
+    if weight == 0:
+        raise InputError(f"{origin}: all 'Decode batch' lines have #running-req: 0; nothing was decoded")
+    length = sum(running * value for running, value, _ in lines) / weight
+    rated = [(running, rate) for running, _, rate in lines if rate is not None]
+    rate = sum(r * x for r, x in rated) / sum(r for r, _ in rated) if rated else None
+    notes = [
+        f"{len(lines)} decode lines, weighted by #running-req: each line covers the same number of passes (assumed)",
+        "means without counts: no interval of confidence follows",
+    ]
+    if width is None and rate:
+        # accept len - 1 correct drafts per step over (N - 1) positions is the accept rate: solve for N - 1.
+        width = round((length - 1) / rate) + 1 if length > 1 else None
+        notes.append(f"num_draft_tokens = {width} follows from the two means; give the server's start-up line to check")
+    return Observation(
+        engine="sglang",
+        origin=origin,
+        source="sglang",
+        tally=None,
+        means=sglang_means(length, rate, width, chain),
+        translations=sglang_translations(length, rate, names=("accept len", "accept rate"), width=width, calls=None),
+        mean_batch=weight / len(lines),
+        notes=tuple(notes),
+    )
+
+
+def _llamacpp_totals(totals: dict[str, re.Match[str]], origin: str) -> Iterator[Observation]:
+    for name, m in totals.items():
+        calls = [int(c) for c in m[2].split()]
+        drafts, hit, drafted, accepted = (int(m[i]) for i in (3, 4, 5, 6))
+        # One figure: generation calls; three: begin, generate, accumulate.
+        asked = calls[1] if len(calls) == 3 else calls[0]
+        steps = asked if len(totals) == 1 and asked >= drafts else None
+        rates = _rates(m[8])
+        found = recover_drafts(float(m[7]), accepted, drafted, rates) if m[7] and rates else None
+        at = found.accepted_at if found is not None and found.drafts == drafts else None
+        yield Observation(
+            engine="llama.cpp",
+            origin=origin,
+            source=name,
+            tally=Tally.of_counters(
+                drafts=drafts,
+                drafted_tokens=drafted,
+                accepted_tokens=accepted,
+                accepted_at=at,
+                steps=steps,
+                emitted_tokens=None if steps is None else steps + accepted,
+            ),
+            translations=(
+                Translation(
+                    name="#calls",
+                    value=tuple(float(c) for c in calls),
+                    meaning="begin, generate and accumulate calls of this kind of draft since the start",
+                    ours="steps = generate calls" if steps is not None else "shown only",
+                    kind="derived",
+                ),
+                Translation(name="#gen drafts", value=drafts, meaning="drafts made", ours="drafts"),
+                Translation(
+                    name="#acc drafts",
+                    value=hit,
+                    meaning="drafts with at least one token accepted",
+                    ours="position_rates_unconditional[0] = this / drafts",
+                ),
+                Translation(name="#gen tokens", value=drafted, meaning="tokens drafted", ours="drafted_tokens"),
+                Translation(name="#acc tokens", value=accepted, meaning="bonus excluded", ours="accepted_tokens"),
+            ),
+            notes=("the last cumulative line since the server's start was used",)
+            + (() if len(totals) == 1 else ("several kinds draft in turn: all steps cannot be told for one of them",)),
+        )
+
+
+def _llamacpp_slots(lines: list[_Line], tokens: int, requests: int, origin: str) -> Observation:
+    tally, notes = _pooled(lines, per_request=True)
+    accepted, drafted = tally.accepted_tokens or 0, tally.drafted_tokens or 0
+    steps = tokens - requests - accepted
+    complete = requests == len(lines) and steps >= (tally.drafts or 0) and tokens > 0
+    if complete:
+        tally = replace(tally, steps=steps, emitted_tokens=steps + accepted)
+    else:
+        notes.append("'eval time' lines do not match the drafts' lines one to one: all steps stay unknown")
+    return Observation(
+        engine="llama.cpp",
+        origin=origin,
+        source="llama.cpp",
+        tally=checked(tally),
+        translations=(
+            Translation(name="accepted", value=accepted, meaning="tokens, bonus excluded", ours="accepted_tokens"),
+            Translation(name="generated", value=drafted, meaning="draft tokens verified", ours="drafted_tokens"),
+            Translation(
+                name="mean acceptance length",
+                value=tuple(line.mean_length for line in lines),
+                meaning="1 + accepted / verification steps that had a draft, per request",
+                ours="tokens_per_drafted_step; drafts recovered from it",
+                kind="derived",
+            ),
+            Translation(
+                name="eval time ... tokens",
+                value=tokens,
+                meaning="tokens of the requests; less one per request and the accepted ones, these are the steps",
+                ours="steps" if complete else "shown only",
+                kind="derived",
+            ),
+        ),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,154 @@
+"""What an engine left somewhere, told apart by its shape: an address, a metrics page, a log, a result, responses."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from specplan.errors import InputError
+from specplan.ingest.bench import is_bench_result, read_bench
+from specplan.ingest.fetch import TIMEOUT_S, fetch_text, is_url, looks_like_html
+from specplan.ingest.logs import read_log
+from specplan.ingest.observation import Observation
+from specplan.ingest.prometheus import between, observations, parse_scrape
+from specplan.ingest.responses import read_responses
+from specplan.records.lines import BrokenLog, open_binary, read_lines
+
+_SNIFF_BYTES: Final = 2**16
+_MAX_DOCUMENT_BYTES: Final = 256 * 2**20
+_ENGINE_PREFIXES: Final = ("vllm:", "sglang:", "llamacpp:")
+
+
+def read_origin(
+    origin: str, *, before: str | None = None, interval_s: float | None = None, timeout_s: float = TIMEOUT_S
+) -> list[Observation]:
+    """Observations from one origin.
+
+    Parameters
+    ----------
+    origin : str
+        URL of a metrics page, or a file: metrics page, log, benchmark result, response or JSON lines of responses;
+        files may be gzip or zstandard.
+    before : str or None
+        An earlier scrape (URL or file); only what happened since is counted.
+    interval_s : float or None
+        Scrape the URL twice, this many seconds apart.
+    timeout_s : float
+        Limit of one HTTP exchange, seconds.
+
+    Raises
+    ------
+    InputError
+        If the origin cannot be read or says nothing of speculation.
+    """
+    if is_url(origin):
+        return _read_url(origin, before, interval_s, timeout_s)
+    if interval_s is not None:
+        raise InputError(f"{origin} is a file; --interval scrapes an address twice, --before compares two files")
+    path = Path(origin)
+    kind = _kind(path)
+    if before is not None and kind != "metrics":
+        raise InputError(f"{origin} is not a metrics page; --before compares two metrics pages")
+    if kind == "metrics":
+        return _read_pages(origin, _text(path), before, timeout_s)
+    if kind == "log":
+        return read_log((line.decode("utf-8", "replace") for _, line in read_lines(path, BrokenLog())), origin)
+    return _read_json(path, origin)
+
+
+def _read_url(url: str, before: str | None, interval_s: float | None, timeout_s: float) -> list[Observation]:
+    if interval_s is None:
+        return _read_pages(url, fetch_text(url, timeout_s), before, timeout_s)
+    if before is not None:
+        raise InputError("--before and --interval both name a first scrape; give one of them")
+    if not 0 < interval_s <= 86_400:
+        raise InputError(f"--interval must lie between 0 and 86400 seconds, got {interval_s:g}")
+    first = parse_scrape(fetch_text(url, timeout_s), url)
+    start = time.monotonic()
+    time.sleep(interval_s)
+    second = parse_scrape(fetch_text(url, timeout_s), url)
+    window, notes = between(first, second)
+    return observations(window, window_s=time.monotonic() - start, notes=notes)
+
+
+def _read_pages(origin: str, text: str, before: str | None, timeout_s: float) -> list[Observation]:
+    scrape = parse_scrape(text, origin)
+    notes: tuple[str, ...] = ()
+    if before is not None:
+        earlier = fetch_text(before, timeout_s) if is_url(before) else _text(Path(before))
+        scrape, notes = between(parse_scrape(earlier, before), scrape)
+    return observations(scrape, notes=notes)
+
+
+def _text(path: Path) -> str:
+    with open_binary(path) as stream:
+        body = stream.read(_MAX_DOCUMENT_BYTES + 1)
+    if len(body) > _MAX_DOCUMENT_BYTES:
+        raise InputError(f"{path} has more than {_MAX_DOCUMENT_BYTES} bytes; expected one document")
+    if looks_like_html(body):
+        raise InputError(f"{path} is a page of HTML; expected a metrics page, a log or JSON")
+    return body.decode("utf-8", "replace")
+
+
+def _kind(path: Path) -> str:
+    """``metrics``, ``json`` or ``log``, by the first bytes."""
+    with open_binary(path) as stream:
+        try:
+            head = stream.read(_SNIFF_BYTES)
+        except EOFError:
+            head = b""
+    if looks_like_html(head):
+        raise InputError(f"{path} is a page of HTML; expected a metrics page, a log or JSON")
+    text = head.decode("utf-8", "replace").lstrip()
+    if not text:
+        raise InputError(f"{path} is empty")
+    if text[0] == "{":
+        return "json"
+    if text[0] == "[" and _first_json_char(text[1:]) in "{]":
+        return "json"
+    lines = text.splitlines()
+    starts = ("# HELP ", "# TYPE ", *_ENGINE_PREFIXES)
+    return "metrics" if any(line.startswith(starts) for line in lines[:50]) else "log"
+
+
+def _first_json_char(text: str) -> str:
+    """First character that is not white space; SGLang's log lines, too, begin with a bracket (a date follows)."""
+    return text.lstrip()[:1] or " "
+
+
+def _read_json(path: Path, origin: str) -> list[Observation]:
+    whole = _whole_document(path)
+    if whole is not None:
+        if is_bench_result(whole):
+            return [read_bench(whole, origin)]
+        items = whole if isinstance(whole, list) else [whole]
+        return read_responses(_named(origin, items), origin)
+    log = BrokenLog(fatal=True)
+    return read_responses(_json_lines(path, log), origin)
+
+
+def _whole_document(path: Path) -> Any:
+    """The file as one JSON document, or None if it is JSON lines."""
+    try:
+        return json.loads(_text(path))
+    except (json.JSONDecodeError, RecursionError):
+        return None
+
+
+def _named(origin: str, items: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, dict):
+            raise InputError(f"{origin}: entry {number} is not a JSON object; expected responses of an engine")
+        yield f"{origin}, entry {number}", item
+
+
+def _json_lines(path: Path, log: BrokenLog) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in read_lines(path, log):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InputError(f"{path}:{number}: not JSON; expected one response per line") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}: not a JSON object; expected one response per line")
+        yield f"{path}:{number}", row

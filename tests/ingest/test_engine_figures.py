@@ -1,0 +1,351 @@
+"""Figures of running engines, translated: the same real run read in three ways, and every engine's own definitions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specplan.errors import InputError
+from specplan.ingest.logs import read_log
+from specplan.ingest.prometheus import between, observations, parse_scrape
+from specplan.ingest.read import read_origin
+from specplan.ingest.responses import read_responses
+from specplan.ingest.rounded import recover_drafts
+from specplan.records.tally import Tally
+
+DATA = Path(__file__).parents[1] / "data"
+SERVER = DATA / "vllm_cpu_server"
+
+
+@pytest.mark.parametrize(
+    "name", ["vllm_cpu_server/metrics.txt", "vllm_cpu_server/response.json", "vllm_cpu_startup.log"]
+)
+def test_one_run_of_a_real_server_reads_the_same_from_metrics_reply_and_log(name: str) -> None:
+    (seen,) = read_origin(str(DATA / name))
+    tally = seen.tally
+    assert tally is not None
+    assert (tally.drafts, tally.drafted_tokens, tally.accepted_tokens) == (7, 21, 13)
+    assert tally.accepted_histogram == (2, 1, 0, 4)
+    assert tally.accepted_at == (5, 4, 4)
+    assert tally.tested_tokens == 16
+    assert seen.engine == "vllm"
+
+
+def test_all_steps_come_from_the_latency_count_and_agree_with_the_reply() -> None:
+    (page,), (reply,) = (read_origin(str(SERVER / name)) for name in ("metrics.txt", "response.json"))
+    assert page.tally is not None
+    assert reply.tally is not None
+    assert page.tally.steps == reply.tally.steps == 22
+    assert page.tally.emitted_tokens == 35  # 36 tokens less the prefill's one
+    assert page.step_s == pytest.approx(0.5381979120002143 / 22)
+    assert page.mean_batch == pytest.approx(1.0)
+    assert [row.accepted for row in reply.steps] == [3, 3, 3, 3, 1, 0, 0]
+
+
+def test_without_latency_counts_the_steps_follow_from_tokens() -> None:
+    text = (SERVER / "metrics.txt").read_text().replace("vllm:inter_token_latency", "vllm:other")
+    (seen,) = observations(parse_scrape(text, "x"))
+    assert seen.tally is not None
+    assert seen.tally.steps == 22
+    assert [t.kind for t in seen.translations if t.ours == "steps"] == ["derived"]
+
+
+def page(drafts: float, drafted: float, accepted: float, at: list[float], model: str = "m", engine: str = "0") -> str:
+    names = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted}
+    labels = f'engine="{engine}",model_name="{model}"'
+    lines = [
+        f"# TYPE vllm:spec_decode_num_{k} counter\nvllm:spec_decode_num_{k}_total{{{labels}}} {v}"
+        for k, v in names.items()
+    ]
+    lines.append("# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter")
+    lines += [
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{i}"}} {v}' for i, v in enumerate(at)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_two_scrapes_give_the_window_between_them() -> None:
+    first, second = parse_scrape(page(10, 30, 12, [6, 4, 2]), "a"), parse_scrape(page(25, 75, 30, [15, 9, 6]), "b")
+    window, notes = between(first, second)
+    (seen,) = observations(window)
+    assert seen.tally == Tally.of_counters(drafts=15, drafted_tokens=45, accepted_tokens=18, accepted_at=[9, 5, 4])
+    assert notes == ()
+
+
+def test_a_restart_between_scrapes_counts_from_the_restart_and_says_so() -> None:
+    first, second = parse_scrape(page(10, 30, 12, [6, 4, 2]), "a"), parse_scrape(page(5, 15, 3, [2, 1, 0]), "b")
+    window, notes = between(first, second)
+    (seen,) = observations(window, notes=notes)
+    assert seen.tally == Tally.of_counters(drafts=5, drafted_tokens=15, accepted_tokens=3, accepted_at=[2, 1, 0])
+    assert any("restarted" in note for note in seen.notes)
+
+
+def test_ranks_are_summed_and_models_kept_apart() -> None:
+    text = page(10, 30, 12, [6, 4, 2]) + page(1, 3, 1, [1, 0, 0], engine="1") + page(4, 8, 2, [2, 0], model="other")
+    seen = {o.source: o.tally for o in observations(parse_scrape(text, "x"))}
+    assert seen["m"] == Tally.of_counters(drafts=11, drafted_tokens=33, accepted_tokens=13, accepted_at=[7, 4, 2])
+    assert seen["other"] == Tally.of_counters(drafts=4, drafted_tokens=8, accepted_tokens=2, accepted_at=[2, 0])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (page(10, 30, float("nan"), [6, 4, 2]), "not a finite number"),
+        (page(10, 30, 12, [6, 4, float("nan")]), "lacks a position|adds up"),
+        (page(10, 30, 12, [6, 4, 1]), "scrape again"),
+        (page(10, 30, 31, [11, 10, 10]), "scrape again|contradict"),
+        (page(10, 5, 4, [4]), "contradict"),
+        (page(10.5, 30, 12, [6, 4, 2]), "whole number"),
+        (page(-1, 30, 12, [6, 4, 2]), "whole number"),
+        ("\n".join(line for line in page(10, 30, 12, [6]).splitlines() if "draft_tokens" not in line), "draft_tokens"),
+        ('vllm:num_requests_running{model_name="m"} 1\n', "--speculative-config"),
+        ('sglang:num_running_reqs{model_name="m"} 1\n', "--speculative-algorithm"),
+        ("llamacpp:n_decode_total 5\n", "draft_n_accepted"),
+        ("node_load1 0.5\n", "no metrics of vLLM, SGLang or llama.cpp"),
+        ("vllm:a{b 1\n", "not Prometheus text"),
+        ("", "no metrics"),
+    ],
+)
+def test_pages_that_cannot_be_used_say_why(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        observations(parse_scrape(text, "page"))
+
+
+def test_sglang_gauges_are_means_of_all_steps() -> None:
+    text = (
+        'sglang:spec_accept_length{model_name="m",tp_rank="0"} 2.5\n'
+        'sglang:spec_accept_length{model_name="m",tp_rank="1"} 2.5\n'
+        'sglang:spec_accept_rate{model_name="m",tp_rank="0"} 0.5\n'
+        'sglang:spec_num_draft_tokens{model_name="m",tp_rank="0"} 4\n'
+        'sglang:spec_num_steps{model_name="m",tp_rank="0"} 3\n'
+        'sglang:spec_verify_calls_total{model_name="m"} 50\n'
+    )
+    (seen,) = observations(parse_scrape(text, "x"))
+    assert seen.tally is None
+    assert seen.means is not None
+    assert (seen.means.tokens_per_step, seen.means.accepted_per_drafted) == (2.5, 0.5)
+    assert (seen.means.draft_len, seen.means.chain_len) == (3, 3)
+
+
+def test_sglang_decode_lines_are_weighted_by_running_requests() -> None:
+    lines = [
+        "[2026-08-19 00:02:25] Decode batch, #running-req: 3, #token: 9, token usage: 0.1, accept len: 2.00, "
+        "accept rate: 0.25, cuda graph: True, gen throughput (token/s): 40.29, #queue-req: 0",
+        "[2026-08-19 00:02:26] Decode batch, #running-req: 1, #token: 9, token usage: 0.1, accept len: 4.00, "
+        "accept rate: 0.75, cuda graph: True, gen throughput (token/s): 40.29, #queue-req: 0",
+        "[2026-08-19 00:02:27] Prefill batch, #new-seq: 1",
+    ]
+    (seen,) = read_log(lines, "log")
+    assert seen.means is not None
+    assert seen.means.tokens_per_step == pytest.approx(2.5)
+    assert seen.means.accepted_per_drafted == pytest.approx(0.375)
+    assert seen.means.draft_len == 4  # 1.5 correct drafts per step / 0.375
+    assert seen.mean_batch == 2.0
+
+
+def test_sglang_response_metadata_has_the_histogram() -> None:
+    meta = {
+        "completion_tokens": 7,
+        "spec_verify_ct": 3,
+        "spec_num_correct_drafts": 3,
+        "spec_num_proposed_drafts": 21,
+        "spec_accept_length": 7 / 3,
+        "spec_correct_drafts_histogram": [1, 1, 1],
+    }
+    (seen,) = read_responses([("r", {"text": "x", "meta_info": meta})], "file")
+    assert seen.tally is not None
+    assert (seen.tally.steps, seen.tally.drafts, seen.tally.accepted_tokens) == (3, 3, 3)
+    assert seen.tally.accepted_at == (2, 1, 0, 0, 0, 0, 0)
+    assert seen.tally.tested_at == (3, 2, 1, 0, 0, 0, 0)
+
+
+def test_llamacpp_timings_do_not_tell_the_number_of_drafts() -> None:
+    response = {"timings": {"predicted_n": 16, "draft_n": 12, "draft_n_accepted": 9}}
+    (seen,) = read_responses([("r", response)], "file")
+    assert seen.tally is not None
+    assert (seen.tally.drafts, seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (None, 12, 9)
+    assert seen.tally.steps == 6
+    assert seen.tally.tested_tokens is None
+
+
+LLAMA_LOG = """\
+slot print_timing: id  0 | task 42 | prompt eval time =     714.79 ms /  1091 tokens (    0.66 ms per token)
+slot print_timing: id  0 | task 42 |        eval time =    3133.20 ms /   353 tokens (    8.88 ms per token)
+slot print_timing: id  0 | task 42 | draft acceptance = 0.66237 (  257 accepted /   388 generated), \
+mean acceptance length =  3.65, acceptance rate per position = (0.804, 0.701, 0.629, 0.515)
+"""
+LLAMA_TOTALS = (
+    "statistics        draft-mtp: #calls(b,g,a) =    2    134    134, #gen drafts =    134, #acc drafts =   109, "
+    "#gen tokens =    536, #acc tokens =   354, #mean acc len = 3.64, #acc rate/pos = (0.813, 0.716, 0.619, 0.493), "
+    "dur(b,g,a) = 0.004, 808.560, 0.264 ms\n"
+)
+
+
+def test_llamacpp_slot_lines_give_back_their_drafts() -> None:
+    (seen,) = read_log(LLAMA_LOG.splitlines(), "log")
+    assert seen.tally is not None
+    assert seen.tally.drafts == 97
+    assert seen.tally.accepted_at == (78, 68, 61, 50)
+    assert seen.tally.steps is None  # 353 - 1 - 257 = 95 steps, fewer than drafts: the last draft ran past the end
+
+
+def test_llamacpp_totals_win_over_single_requests() -> None:
+    (seen,) = read_log((LLAMA_LOG + LLAMA_TOTALS).splitlines(), "log")
+    assert seen.source == "draft-mtp"
+    assert seen.tally is not None
+    assert (seen.tally.drafts, seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (134, 536, 354)
+    assert seen.tally.accepted_at == (109, 96, 83, 66)
+    assert seen.tally.steps == 134
+
+
+def test_old_llamacpp_lines_give_totals_only() -> None:
+    (seen,) = read_log(["draft acceptance rate = 0.57576 (  171 accepted /   297 generated)"], "log")
+    assert seen.tally is not None
+    assert (seen.tally.drafts, seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (None, 297, 171)
+
+
+def test_a_log_without_speculation_says_what_was_expected() -> None:
+    with pytest.raises(InputError, match="SpecDecoding metrics"):
+        read_log(["INFO Application startup complete."], "log")
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=400),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_drafts_behind_a_printed_line_are_among_those_recovered(
+    accepted: list[int], equal_lengths: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    a = np.array(accepted)
+    drafted = np.full(len(a), 5) if equal_lengths else rng.integers(np.maximum(a, 1), 6)
+    at = [int((a > i).sum()) for i in range(5)]
+    found = recover_drafts(
+        float(f"{1 + a.sum() / len(a):.2f}"),
+        int(a.sum()),
+        int(drafted.sum()),
+        [float(f"{n / len(a):.3f}") for n in at],
+    )
+    assert found is not None
+    assert found.low <= len(a) <= found.high
+    if equal_lengths:
+        assert found.drafts == len(a)
+        assert found.accepted_at is not None
+        assert sum(found.accepted_at) == a.sum()
+        assert np.abs(np.subtract(found.accepted_at, at)).max() <= 0.0005 * len(a) + 1
+
+
+def test_bench_results_give_the_window_of_the_benchmark(tmp_path: Path) -> None:
+    result = {
+        "model_id": "llama3-8b",
+        "completed": 4,
+        "duration": 12.5,
+        "total_output_tokens": 100,
+        "request_throughput": 1.0,
+        "output_throughput": 8.0,
+        "spec_decode_acceptance_rate": 100 * 24 / 36,
+        "spec_decode_acceptance_length": 1 + 24 / 12,
+        "spec_decode_num_drafts": 12,
+        "spec_decode_draft_tokens": 36,
+        "spec_decode_accepted_tokens": 24,
+        "spec_decode_per_position_acceptance_rates": [1.0, 8 / 12, 4 / 12],
+    }
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(result))
+    (seen,) = read_origin(str(path))
+    assert seen.tally is not None
+    assert seen.tally.accepted_at == (12, 8, 4)
+    assert seen.tally.steps == 72
+    assert seen.window_s == 12.5
+    means_only = {k: v for k, v in result.items() if not k.endswith(("num_drafts", "_tokens"))}
+    path.write_text(json.dumps(means_only))
+    (seen,) = read_origin(str(path))
+    assert seen.tally is None
+    assert seen.means is not None
+    assert seen.means.tokens_per_drafted_step == 3.0
+    assert seen.means.accepted_per_drafted == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"spec_decode_acceptance_length": None, "spec_decode_num_drafts": None}, "without speculation"),
+        ({"spec_decode_acceptance_length": "3"}, "must be a number"),
+        ({"spec_decode_accepted_tokens": 99}, "contradict"),
+        ({"spec_decode_per_position_acceptance_rates": [2.0]}, r"in \[0, 1\]"),
+    ],
+)
+def test_broken_bench_results_say_why(tmp_path: Path, change: dict, says: str) -> None:
+    result = {"request_throughput": 1.0, "output_throughput": 8.0, "spec_decode_acceptance_length": 3.0}
+    result |= {"spec_decode_num_drafts": 12, "spec_decode_draft_tokens": 36, "spec_decode_accepted_tokens": 24}
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(result | change))
+    with pytest.raises(InputError, match=says):
+        read_origin(str(path))
+
+
+def metrics_object(**change: object) -> dict:
+    base = {
+        "num_spec_steps": 3,
+        "num_draft_tokens": 6,
+        "num_accepted_draft_tokens": 3,
+        "acceptance_histogram": [1, 1, 1],
+        "per_step_accepted": [0, 1, 2],
+        "per_step_drafted": [2, 2, 2],
+    }
+    return {"metrics": {"speculative_decoding": base | change}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_spec_steps": -1},
+        {"num_spec_steps": True},
+        {"num_draft_tokens": "6"},
+        {"per_step_accepted": [0, 1]},
+        {"per_step_accepted": [0, 1, 3]},
+        {"per_step_accepted": [3, 0, 0]},
+        {"per_step_drafted": [2, 2, 3]},
+        {"per_step_accepted": None, "acceptance_histogram": [1, 1, 2]},
+        {"per_step_accepted": None, "num_accepted_draft_tokens": 4},
+    ],
+)
+def test_metrics_objects_that_contradict_themselves_are_refused(change: dict) -> None:
+    with pytest.raises(InputError, match="line 7"):
+        read_responses([("line 7", metrics_object(**change))], "file")
+
+
+def test_json_lines_of_responses_are_pooled_by_request(tmp_path: Path) -> None:
+    path = tmp_path / "responses.jsonl"
+    rows = [metrics_object(), metrics_object(), {"id": "no metrics"}]
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    (seen,) = read_origin(str(path))
+    assert seen.tally is not None
+    assert (seen.tally.requests, seen.tally.drafts, seen.tally.accepted_tokens) == (2, 6, 6)
+    assert seen.tally.clusters is not None
+    assert seen.tally.clusters.n == 2
+    assert any("1 responses without" in note for note in seen.notes)
+    path.write_text(json.dumps(rows[0]) + "\n[1]\n")
+    with pytest.raises(InputError, match=":2: not a JSON object"):
+        read_origin(str(path))
+    path.write_text(json.dumps(rows[0]) + "\n{broken\n")
+    with pytest.raises(InputError, match=":2: not JSON"):
+        read_origin(str(path))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [("", "empty"), ("<!DOCTYPE html><html>", "HTML"), ("[]", "no response has"), ("{}", "no response has")],
+)
+def test_files_that_are_no_figures_say_so(tmp_path: Path, body: str, says: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(body)
+    with pytest.raises(InputError, match=says):
+        read_origin(str(path))
+    with pytest.raises(InputError, match="cannot read"):
+        read_origin(str(tmp_path / "absent"))
