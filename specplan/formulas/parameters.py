@@ -19,6 +19,7 @@ from specplan.values.formats import NumberFormat
 from specplan.values.model import (
     Access,
     Attention,
+    CompressedAttention,
     DenseMLP,
     Experts,
     FeedForward,
@@ -54,14 +55,15 @@ def _attention_weights(a: Attention, hidden: int) -> Iterator[Weight]:
     k_out, v_out = a.kv_heads * a.head_dim, a.kv_heads * a.value_dim
     o_in = a.heads * a.value_dim
     has_v = not a.key_is_value
-    yield Weight(component="attention", name="q_proj", size=q_out * (2 if a.output_gate else 1) * hidden)
+    read = a.input_size or hidden
+    yield Weight(component="attention", name="q_proj", size=q_out * (2 if a.output_gate else 1) * read)
     if not a.shares_kv:
         yield Weight(
-            component="attention", name="k_proj", size=k_out * hidden, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
+            component="attention", name="k_proj", size=k_out * read, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
         )
         if has_v:
             yield Weight(
-                component="attention", name="v_proj", size=v_out * hidden, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
+                component="attention", name="v_proj", size=v_out * read, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
             )
     yield Weight(component="attention", name="o_proj", size=o_in * hidden)
     if a.qkv_bias:
@@ -81,21 +83,23 @@ def _attention_weights(a: Attention, hidden: int) -> Iterator[Weight]:
 
 def _latent_weights(a: LatentAttention, hidden: int) -> Iterator[Weight]:
     q_out = a.heads * (a.nope_dim + a.rope_dim)
+    read = a.input_size or hidden
     if a.q_rank is None:
-        yield Weight(component="attention", name="q_proj", size=q_out * hidden)
+        yield Weight(component="attention", name="q_proj", size=q_out * read)
     else:
-        yield Weight(component="attention", name="q_a_proj", size=a.q_rank * hidden, shard=Shard.REPLICATE)
+        yield Weight(component="attention", name="q_a_proj", size=a.q_rank * read, shard=Shard.REPLICATE)
         yield _vector("norms", "q_a_norm", a.q_rank)
         yield Weight(component="attention", name="q_b_proj", size=q_out * a.q_rank)
     kv_down = a.kv_rank + a.rope_dim
-    yield Weight(component="attention", name="kv_a_proj", size=kv_down * hidden, shard=Shard.REPLICATE)
+    yield Weight(component="attention", name="kv_a_proj", size=kv_down * read, shard=Shard.REPLICATE)
     yield _vector("norms", "kv_a_norm", a.kv_rank)
     yield Weight(component="attention", name="kv_b_proj", size=a.heads * (a.nope_dim + a.v_head_dim) * a.kv_rank)
     yield Weight(component="attention", name="o_proj", size=a.heads * a.v_head_dim * hidden)
     if a.bias:
         yield _vector("attention", "down_bias", kv_down + (a.q_rank or 0))
+    if a.output_bias:
         yield _vector("attention", "o_bias", hidden)
-    if a.index_heads:
+    if a.index_heads and not a.index_shared:
         q_in = hidden if a.q_rank is None else a.q_rank
         size = a.index_heads * a.index_dim * q_in + a.index_dim * hidden + a.index_heads * hidden
         yield Weight(component="attention", name="indexer", size=size, shard=Shard.REPLICATE)
@@ -108,7 +112,7 @@ def _mixer_weights(mixer: Mixer | None, hidden: int) -> Iterator[Weight]:
             yield from _attention_weights(mixer, hidden)
         case LatentAttention():
             yield from _latent_weights(mixer, hidden)
-        case Recurrent():
+        case Recurrent() | CompressedAttention():
             yield from mixer.weights
         case None:
             return
@@ -152,6 +156,8 @@ def _feed_forward_weights(ff: FeedForward | None, hidden: int) -> Iterator[Weigh
 
 def layer_weights(layer: Layer, hidden: int) -> tuple[Weight, ...]:
     """Weights of one layer in a residual stream of width `hidden`."""
+    if layer.only_extra:
+        return layer.extra
     norms = (_vector("norms", "norms", layer.norm_vectors * hidden),) if layer.norm_vectors else ()
     found = (
         *_mixer_weights(layer.mixer, hidden),
@@ -173,8 +179,9 @@ def _named_format(weight: Weight, named: Mapping[str, NumberFormat]) -> NumberFo
 def outer_weights(model: Model) -> tuple[Weight, ...]:
     """Weights outside the layers: embedding, head, final norm, and the model's own extras."""
     out: list[Weight] = []
-    table = model.vocab_size * model.hidden_size
-    head = (model.head_vocab_size or model.vocab_size) * model.hidden_size
+    width = model.embedding_size or model.hidden_size
+    table = model.vocab_size * width
+    head = (model.head_vocab_size or model.vocab_size) * width
     if model.embedding and not (model.tied_embeddings and model.head):
         out.append(Weight(component="embedding", name="embed", size=table, access=Access.LOOKUP, quantizable=False))
     if model.head:

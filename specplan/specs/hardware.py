@@ -9,19 +9,19 @@ that an editable install never reads a stale copy; an installed wheel carries th
 """
 
 import difflib
-import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from specplan import units
 from specplan.errors import InputError, NotFoundError
+from specplan.specs.text_files import parse_yaml, read_text
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator, Calibration
 
@@ -34,8 +34,6 @@ _EXAMPLES: Final = {
     "power": "700 W",
     "fraction": "0.76",
 }
-
-_YamlLoader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Sourced(BaseModel):
@@ -73,14 +71,9 @@ def _number(value: object, dimension: str) -> float:
 
 
 def _fraction(value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not 0 < value <= 1.5
-    ):
-        raise ValueError(f"{value!r}: a fraction of the peak must be a number above 0 and at most 1.5, such as 0.76")
-    return float(value)
+    if not isinstance(value, bool) and isinstance(value, int | float) and 0 < value <= 1:  # NaN fails the comparison
+        return float(value)
+    raise ValueError(f"{value!r}: a fraction of the peak must be a number above 0 and at most 1, such as 0.76")
 
 
 def _of(dimension: str) -> BeforeValidator:
@@ -127,6 +120,8 @@ class _CalibrationFile(BaseModel):
     matmul_fraction: _Fraction | None = None
     launch: _Time | None = None
     collective_latency: _Time | None = None
+    ring_latency: _Time | None = None
+    link_fraction: _Fraction | None = None
     host: _Time | None = None
 
     @model_validator(mode="before")
@@ -184,7 +179,7 @@ def list_accelerators() -> tuple[Accelerator, ...]:
     >>> "h100-sxm" in [card.name for card in list_accelerators()]
     True
     """
-    return tuple(_read(path) for path in sorted(shipped_profiles_folder().glob("*.yaml")))
+    return tuple(_with_calibration(_read(path)) for path in sorted(shipped_profiles_folder().glob("*.yaml")))
 
 
 def load_accelerator(name_or_path: str | Path) -> Accelerator:
@@ -211,14 +206,14 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(_SUFFIXES) or "/" in text:
-        return _read(Path(text))
+        return _with_calibration(_read(Path(text)))
     key = _key(text)
     direct = shipped_profiles_folder() / f"{key}.yaml"
     if key and direct.is_file():
-        return _read(direct)
+        return _with_calibration(_read(direct))
     cards = _names()
     if key in cards:
-        return _read(cards[key])
+        return _with_calibration(_read(cards[key]))
     near = difflib.get_close_matches(key, cards, n=4, cutoff=0.5) or sorted(n for n in cards if key and key in n)[:4]
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     raise NotFoundError(
@@ -242,30 +237,31 @@ def _names() -> dict[str, Path]:
 
 
 def _read(path: Path) -> Accelerator:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NotFoundError(f"no hardware profile at {path}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; a hardware profile is a YAML file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not text; a hardware profile is a YAML file") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    try:
-        raw = yaml.load(text, Loader=_YamlLoader)  # noqa: S506 - a safe loader, the C one where it is built
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "not YAML"
-        raise InputError(f"{path} is not valid YAML{where}: {problem}") from None
-    if not isinstance(raw, Mapping):
-        raise InputError(f"{path}: a hardware profile is a mapping of fields, got {type(raw).__name__}")
+    raw = parse_yaml(read_text(path, "a hardware profile"), str(path))
     try:
         profile = _ProfileFile.model_validate(raw)
     except ValidationError as error:
         raise InputError(f"{path}: {_first_problem(error)}") from None
     return _accelerator(profile)
+
+
+def _with_calibration(card: Accelerator) -> Accelerator:
+    """The card itself where it carries a calibration, else with that of its family where one card has it."""
+    if card.calibration is not None:
+        return card
+    return replace(card, calibration=_family_calibrations().get(card.family))
+
+
+@cache
+def _family_calibrations() -> dict[str, Calibration]:
+    found: dict[str, Calibration] = {}
+    for path in sorted(shipped_profiles_folder().glob("*.yaml")):
+        # Only a file with the block can hold one; the others need no parsing.
+        if "\ncalibration:" in path.read_text("utf-8"):
+            card = _read(path)
+            if card.calibration is not None:
+                found.setdefault(card.family, card.calibration)
+    return found
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -293,16 +289,15 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
 
 def _accelerator(profile: _ProfileFile) -> Accelerator:
     sourced: dict[str, _Sourced | None] = {
-        "memory_driver_bytes": profile.memory.driver,
-        "memory_torch_bytes": profile.memory.torch,
+        "memory.driver": profile.memory.driver,
+        "memory.torch": profile.memory.torch,
         "bandwidth": profile.bandwidth,
-        "link_bandwidth": profile.link,
-        "pcie_bandwidth": profile.pcie,
-        "tdp_w": profile.tdp,
+        "link": profile.link,
+        "pcie": profile.pcie,
+        "tdp": profile.tdp,
+        **{f"flops.{lookup(name).name}": rate for name, rate in profile.flops.items()},
     }
-    sources = {name: entry.source for name, entry in sourced.items() if entry is not None}
-    sources |= {f"flops.{lookup(name).name}": rate.source for name, rate in profile.flops.items()}
-    numbers: dict[str, Any] = {name: entry.value if entry is not None else None for name, entry in sourced.items()}
+    number = {field: None if entry is None else entry.value for field, entry in sourced.items()}
     return Accelerator(
         name=profile.name,
         vendor=profile.vendor,
@@ -310,15 +305,20 @@ def _accelerator(profile: _ProfileFile) -> Accelerator:
         flops=MappingProxyType(
             {lookup(name).name: rate.value for name, rate in profile.flops.items() if rate.value is not None}
         ),
-        sources=MappingProxyType(sources),
+        sources=MappingProxyType({field: entry.source for field, entry in sourced.items() if entry is not None}),
         aliases=profile.aliases,
         note=profile.note,
-        calibration=_calibration(profile.calibration),
-        **numbers,
+        calibration=_calibration(profile.name, profile.calibration),
+        memory_driver_bytes=number["memory.driver"],
+        memory_torch_bytes=number["memory.torch"],
+        bandwidth=profile.bandwidth.value or 0.0,  # a null bandwidth was refused
+        link_bandwidth=number["link"],
+        pcie_bandwidth=number["pcie"],
+        tdp_w=number["tdp"],
     )
 
 
-def _calibration(block: _CalibrationFile | None) -> Calibration | None:
+def _calibration(card: str, block: _CalibrationFile | None) -> Calibration | None:
     if block is None:
         return None
     fields = {
@@ -327,10 +327,13 @@ def _calibration(block: _CalibrationFile | None) -> Calibration | None:
         "matmul_fraction": block.matmul_fraction,
         "launch_s": block.launch,
         "collective_latency_s": block.collective_latency,
+        "ring_latency_s": block.ring_latency,
+        "link_fraction": block.link_fraction,
         "host_s": block.host,
     }
     known = {name: entry for name, entry in fields.items() if entry is not None}
     return Calibration(
+        card=card,
         date=block.date,
         source=block.source,
         sources=MappingProxyType({name: entry.source for name, entry in known.items()}),

@@ -32,6 +32,7 @@ from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import (
     Access,
     Attention,
+    CompressedAttention,
     DenseMLP,
     Experts,
     LatentAttention,
@@ -52,7 +53,7 @@ Text = Annotated[str, Field(strict=True, min_length=1, max_length=2000)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 def _field_type(name: str, annotation: Any, default: Any, mirrors: Mapping[Any, Any]) -> Any:
@@ -90,10 +91,15 @@ def _mirror(cls: type, mirrors: Mapping[Any, Any]) -> type[BaseModel]:
 
 
 _MIRRORS: Final[dict[Any, type[BaseModel]]] = {}
-for _cls in (Weight, Attention, LatentAttention, Recurrent, DenseMLP, Experts):
+for _cls in (Weight, Attention, LatentAttention, CompressedAttention, Recurrent, DenseMLP, Experts):
     _MIRRORS[_cls] = _mirror(_cls, _MIRRORS)
 
-_MIXERS: Final = {"attention": Attention, "latent_attention": LatentAttention, "recurrent": Recurrent}
+_MIXERS: Final = {
+    "attention": Attention,
+    "latent_attention": LatentAttention,
+    "compressed_attention": CompressedAttention,
+    "recurrent": Recurrent,
+}
 _FEED_FORWARDS: Final = {"mlp": DenseMLP, "experts": Experts}
 _LayerSpec: Final = create_model(
     "LayerSpec",
@@ -103,6 +109,7 @@ _LayerSpec: Final = create_model(
         "norm_vectors": (Natural, 2),
         "extra": (tuple[_MIRRORS[Weight], ...], ()),  # type: ignore[valid-type] # made at run time
         "formats": (dict[Text, Text], {}),
+        "only_extra": (Flag, False),
     },
 )  # type: ignore[call-overload] # fields made at run time
 
@@ -125,6 +132,7 @@ class _ModelSpec(_Strict):
     final_norm_vectors: Natural = 1
     head: Flag = True
     embedding: Flag = True
+    embedding_size: Positive | None = None
     head_vocab_size: Positive | None = None
     published_params: Positive | None = None
     extra: tuple[_MIRRORS[Weight], ...] = ()  # type: ignore[valid-type] # made at run time
@@ -196,6 +204,7 @@ def _layer(spec: Any, name: str) -> Layer:
         norm_vectors=spec.norm_vectors,
         extra=tuple(_plain(weight, Weight) for weight in spec.extra),
         formats=_formats(spec.formats),
+        only_extra=spec.only_extra,
     )
 
 
@@ -229,6 +238,7 @@ def _model(spec: _ModelSpec) -> Model:
         extra=tuple(_plain(weight, Weight) for weight in spec.extra),
         head=spec.head,
         embedding=spec.embedding,
+        embedding_size=spec.embedding_size,
         head_vocab_size=spec.head_vocab_size,
         max_position=spec.max_position,
         quantization=None if spec.quantization is None else lookup(spec.quantization),
@@ -309,6 +319,8 @@ def _layer_document(layer: Layer) -> dict[str, Any]:
         out["extra"] = [_given(weight) for weight in layer.extra]
     if layer.formats:
         out["formats"] = {component: fmt.name for component, fmt in layer.formats}
+    if layer.only_extra:
+        out["only_extra"] = True
     return out
 
 
@@ -321,6 +333,8 @@ def _layer_name(layer: Layer) -> str:
             word = "chunked"
         case Attention():
             word = "full"
+        case CompressedAttention(rate=rate):
+            word = f"compressed{rate}" if rate else "window"
         case LatentAttention():
             word = "latent"
         case Recurrent(kind=kind):
@@ -364,6 +378,7 @@ def model_document(file: ModelFile) -> dict[str, Any]:
         "final_norm_vectors": None if model.final_norm_vectors == 1 else model.final_norm_vectors,
         "head": None if model.head else False,
         "embedding": None if model.embedding else False,
+        "embedding_size": model.embedding_size,
         "head_vocab_size": model.head_vocab_size,
         "extra": [_given(weight) for weight in model.extra],
         "layers": {name: _layer_document(layer) for layer, name in names.items()},

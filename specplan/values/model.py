@@ -97,6 +97,8 @@ class Attention:
         Reads an earlier layer's cache: no key and value projections, nothing cached here.
     key_is_value : bool
         Values are the keys: no value projection (still cached separately by vLLM).
+    input_size : int or None
+        Width of what the query, key and value projections read, where it is not the hidden size (EAGLE-3, Zamba).
     """
 
     heads: int
@@ -112,6 +114,7 @@ class Attention:
     sinks: bool = False
     shares_kv: bool = False
     key_is_value: bool = False
+    input_size: int | None = None
 
     @property
     def value_dim(self) -> int:
@@ -135,8 +138,16 @@ class LatentAttention:
         Per head: unrotated and rotated key size, value size.
     bias : bool
         Bias on the down projections.
+    window : int or None
+        Sliding window, as in `Attention`.
+    output_bias : bool
+        Bias on the output projection.
     index_heads, index_dim, index_topk : int
         Lightning indexer of sparse attention (DeepSeek-V3.2); 0 where there is none.
+    index_shared : bool
+        Uses the positions that an earlier layer's indexer chose: no indexer weights, no index keys here.
+    input_size : int or None
+        Width of what the first projections read, where it is not the hidden size.
     """
 
     heads: int
@@ -146,7 +157,38 @@ class LatentAttention:
     rope_dim: int
     v_head_dim: int
     bias: bool = False
+    output_bias: bool = False
+    window: int | None = None
     index_heads: int = 0
+    index_dim: int = 0
+    index_topk: int = 0
+    index_shared: bool = False
+    input_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """Attention of DeepSeek-V4: one shared key-value vector per token in a window, and compressed entries of all before.
+
+    Attributes
+    ----------
+    heads, head_dim : int
+        Query heads; size of a head, and of the one cached vector that is key and value.
+    weights : tuple of Weight
+        All of its weights.
+    window : int
+        Positions whose own vectors are kept.
+    rate : int
+        Positions that one compressed entry stands for; 0 for a layer that keeps only its window.
+    index_dim, index_topk : int
+        Size of an indexer key kept with each compressed entry, and entries that a token reads; 0 where all are read.
+    """
+
+    heads: int
+    head_dim: int
+    weights: tuple[Weight, ...]
+    window: int
+    rate: int = 0
     index_dim: int = 0
     index_topk: int = 0
 
@@ -221,7 +263,7 @@ class Experts:
     router_bias: bool = False
 
 
-Mixer = Attention | LatentAttention | Recurrent
+Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
 FeedForward = DenseMLP | Experts
 
 
@@ -231,7 +273,7 @@ class Layer:
 
     Attributes
     ----------
-    mixer : Attention, LatentAttention, Recurrent or None
+    mixer : Attention, LatentAttention, CompressedAttention, Recurrent or None
     feed_forward : DenseMLP, Experts or None
     norm_vectors : int
         Norm vectors of the hidden size (2 for pre-norm RMSNorm; 4 for sandwich norms; a LayerNorm with bias counts 2).
@@ -240,6 +282,9 @@ class Layer:
     formats : tuple of (str, NumberFormat)
         Formats of this layer's components (``attention``) or single weights (``attention.q_proj``) where they differ
         from the model's.
+    only_extra : bool
+        The mixer caches and the feed-forward computes as their kinds say, but their weights are counted elsewhere
+        (another layer's, that this one applies again) or are listed in `extra`; only `extra` is counted.
     """
 
     mixer: Mixer | None
@@ -247,6 +292,7 @@ class Layer:
     norm_vectors: int = 2
     extra: tuple[Weight, ...] = ()
     formats: tuple[tuple[str, NumberFormat], ...] = ()
+    only_extra: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +319,8 @@ class Model:
         False for a draft head that uses its target's output head.
     embedding : bool
         False for a draft head that uses its target's embedding.
+    embedding_size : int or None
+        Width of embedding and head where it is not the hidden size (OPT-350M); projections are among `extra`.
     head_vocab_size : int or None
         Rows of the head where they differ from the embedding's (EAGLE-3's reduced draft vocabulary).
     max_position : int or None
@@ -305,6 +353,7 @@ class Model:
     extra: tuple[Weight, ...] = ()
     head: bool = True
     embedding: bool = True
+    embedding_size: int | None = None
     head_vocab_size: int | None = None
     max_position: int | None = None
     quantization: NumberFormat | None = None

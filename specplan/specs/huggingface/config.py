@@ -1,0 +1,162 @@
+"""A Hugging Face ``config.json`` becomes a model."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from specplan.errors import InputError, UnsupportedError
+from specplan.specs.huggingface.families import FAMILIES, Family
+from specplan.specs.huggingface.fields import Fields, recorded
+from specplan.specs.text_files import parse_json, read_text
+from specplan.values.formats import NumberFormat, lookup
+from specplan.values.model import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A model read from a config.
+
+    Attributes
+    ----------
+    model : Model
+    assumptions : tuple of str
+        What the config does not say and was taken from elsewhere.
+    model_type : str
+        The decoder's type, which chose the row of the table.
+    wrapper : str
+        Type of the multimodal config around it; empty where there is none.
+    """
+
+    model: Model
+    assumptions: tuple[str, ...] = ()
+    model_type: str = ""
+    wrapper: str = ""
+
+
+_NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_config", "text_model", "language_model")
+
+
+def find_text_config(config: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], str, bool]:
+    """The decoder's fields inside a config, where they stand, and whether they are nested in a wrapper."""
+    outer = config
+    for _ in range(4):
+        inner = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), None)
+        if inner is None or "hidden_size" in config and "hidden_size" not in inner:
+            break
+        name = next(name for name in _NESTED if config.get(name) is inner)
+        where = f"{where} ({name})"
+        config = inner
+    if config is outer:
+        return config, where, False
+    # What wrappers state once for all: the decoder's own field wins.
+    common = {k: outer[k] for k in ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config") if k in outer}
+    return {**common, **config}, where, True
+
+
+def _model_type(config: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> str:
+    wrappers = recorded()["wrappers"]
+    for value in (config.get("text_model_type"), config.get("model_type"), outer.get("model_type")):
+        if isinstance(value, str) and value:
+            known = value
+            if known not in FAMILIES and known in wrappers:
+                known = wrappers[known]
+            if known in FAMILIES or config.get("model_type"):
+                return known
+    raise InputError(f"{where}: field 'model_type' is missing; it says which architecture the sizes describe")
+
+
+def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, str]:
+    wanted = assume or model_type
+    if wanted in FAMILIES:
+        return FAMILIES[wanted], wanted
+    near = difflib.get_close_matches(wanted, FAMILIES, n=3, cutoff=0.5)
+    hint = f"the closest known are {', '.join(near)}" if near else "see: specplan architectures"
+    raise UnsupportedError(
+        f"{where}: model_type {wanted!r} cannot be counted yet; {hint}. Write a spec by hand (start from "
+        f"model_specs/llama3-8b.yaml), or say which one it equals: specplan import ... --assume {near[0] if near else 'llama'}"
+    )
+
+
+def import_config(
+    config: Mapping[str, Any], where: str = "config.json", *, name: str = "", assume: str | None = None
+) -> Imported:
+    """Model that a parsed ``config.json`` describes.
+
+    Parameters
+    ----------
+    config : mapping
+        The parsed file.
+    where : str
+        What to call it in errors.
+    name : str
+        Name of the model; the config's ``_name_or_path`` or its type if empty.
+    assume : str, optional
+        Count it as this ``model_type``, whatever it says it is.
+
+    Raises
+    ------
+    InputError
+        One line that names the field.
+    UnsupportedError
+        When the architecture cannot be counted exactly.
+
+    Examples
+    --------
+    >>> found = import_config({"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
+    ...     "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
+    ...     "tie_word_embeddings": True, "torch_dtype": "bfloat16"})
+    >>> from specplan.formulas.parameters import resident_params
+    >>> resident_params(found.model)
+    1235814400
+    """
+    inner, at, nested = find_text_config(config, where)
+    stated = _model_type(inner, config, at)
+    family, model_type = _family(stated, at, assume)
+    f = Fields(inner, model_type, at, nested=nested or stated != inner.get("model_type"), defaults=family.defaults, like=family.like)
+    parts = family.build(f)
+    tied = f.flag("tie_word_embeddings") if parts.tied is None else parts.tied
+    model = Model(
+        name=name or str(config.get("_name_or_path") or model_type),
+        source=where,
+        hidden_size=f.hidden,
+        vocab_size=parts.vocab_size or f.count("vocab_size"),
+        tied_embeddings=tied,
+        layers=parts.layers,
+        weight_format=_weight_format(f),
+        final_norm_vectors=parts.final_norm_vectors,
+        extra=parts.extra,
+        embedding_size=parts.embedding_size,
+        head_vocab_size=parts.head_vocab_size,
+        max_position=f.count("max_position_embeddings", None),
+        mtp_layers=parts.mtp_layers,
+        model_type=model_type,
+    )
+    if assume:
+        f.assumptions.insert(0, f"counted as {assume}, though it says {stated}")
+    wrapper = str(config.get("model_type", "")) if config.get("model_type") != stated else ""
+    return Imported(model=model, assumptions=tuple(f.assumptions), model_type=model_type, wrapper=wrapper)
+
+
+def _weight_format(f: Fields) -> NumberFormat:
+    stated = f.config.get("dtype") or f.config.get("torch_dtype")
+    if isinstance(stated, str) and stated != "auto":
+        try:
+            return lookup(stated)
+        except InputError as error:
+            raise InputError(f"{f.where}: field 'dtype': {error}") from None
+    f.assume("weights are bfloat16 (the config states no dtype)")
+    return lookup("bfloat16")
+
+
+def read_config(path: Path, *, assume: str | None = None) -> Imported:
+    """Model in the ``config.json`` at `path`."""
+    config = parse_json(read_text(path, "a Hugging Face config (JSON)"), str(path))
+    name = path.parent.name if path.name == "config.json" else path.stem
+    return import_config(config, str(path), name=name or path.stem, assume=assume)
+
+
+def load_config(path: Path) -> Model:
+    """Model in the ``config.json`` at `path`, without the assumptions."""
+    return read_config(path).model
