@@ -5,9 +5,10 @@ options hold several values (``ngram:k=1..5|8``) and yields their product.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, get_type_hints
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 NGRAM_RULES: Final = ("vllm-v1", "vllm-v2", "vllm-ngram-gpu", "transformers", "latest")
 SUFFIX_RULES: Final = ("vllm",)
+MAX_GRID: Final = 10_000
+"""Most combinations of one grid."""
 SGLANG_RULES: Final = ("sglang-0.5.23", "sane")
 
 
@@ -174,8 +177,6 @@ class SuffixSource:
         >>> SuffixSource().spelling
         'suffix:k=24,factor=1,depth=24,cached=10000,min_prob=0.1,rule=vllm'
         """
-        from dataclasses import replace
-
         return _spell(replace(self, k=self.tokens))
 
     @property
@@ -258,9 +259,7 @@ _KINDS: Final[dict[str, type[NgramSource] | type[SuffixSource] | type[SglangNgra
 
 def _one_of(kind: str, name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InputError(
-            f"{kind}:{name}={value}: expected {', '.join(known[:-1]) + ' or ' if known[1:] else ''}{known[-1]}"
-        )
+        raise InputError(f"{kind}:{name}={value}: expected one of {', '.join(known)}")
 
 
 def _at_least(kind: str, source: object, lows: Mapping[str, int]) -> None:
@@ -332,6 +331,8 @@ def grid_of(text: str) -> Iterator[TokenSource]:
         [_value(text, key, one, types[key]) for piece in value.split("|") for one in _expanded(text, key, piece)]
         for key, value in options.items()
     ]
+    if (size := math.prod(map(len, choices))) > MAX_GRID:
+        raise InputError(f"--grid {text}: {size} combinations; at most {MAX_GRID} are tried")
     found: list[TokenSource] = []
     problem: InputError | None = None
     for values in itertools.product(*choices):

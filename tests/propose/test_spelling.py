@@ -77,7 +77,7 @@ def test_wrong_spellings_say_what_would_be_right(text: str, says: str) -> None:
 
 
 def test_a_grid_is_the_product_of_its_options_without_what_makes_no_sense() -> None:
-    found = [s.lengths + (s.k,) for s in grid_of("ngram:min=2..4,max=3|5,k=1|8") if isinstance(s, NgramSource)]
+    found = [(*s.lengths, s.k) for s in grid_of("ngram:min=2..4,max=3|5,k=1|8") if isinstance(s, NgramSource)]
     assert found == [(a, b, k) for a in (2, 3, 4) for b in (3, 5) for k in (1, 8) if a <= b]
     assert [s.spelling for s in grid_of("suffix")] == [SuffixSource().spelling]
 
