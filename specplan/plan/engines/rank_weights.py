@@ -16,6 +16,7 @@ from typing import Final
 
 from specplan.errors import InputError
 from specplan.formulas.parameters import VOCAB_PADDING, format_of, layer_weights, outer_weights
+from specplan.units import MIB
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Attention, Experts, LatentAttention, Layer, Model, Shard, Weight
 
@@ -77,7 +78,8 @@ def rank_weight_bytes(model: Model, settings: WeightSettings, stage: int = 0) ->
     Returns
     -------
     dict of str to float
-        Component -> bytes. ``rotary``, ``latent_copies`` and ``vocab_padding`` are what the checkpoint does not hold.
+        Component -> bytes. ``rotary``, ``latent_copies``, ``vocab_padding`` and ``allocator`` (what the caching
+        allocator rounds up) are what the checkpoint does not hold.
 
     Examples
     --------
@@ -93,11 +95,14 @@ def rank_weight_bytes(model: Model, settings: WeightSettings, stage: int = 0) ->
         _add_outer(out, weight, model, settings)
     layers = [model.layers[i] for i in stages[stage]]
     for layer, times in Counter(layers).items():
+        tensors: defaultdict[str, float] = defaultdict(float)
         for weight in layer_weights(layer, model.hidden_size):
-            size = (
-                weight.size * weight.copies * format_of(weight, model).bytes * _fraction(weight, layer, model, settings)
-            )
-            out[weight.component] += size * times
+            share = _fraction(weight, layer, model, settings)
+            fmt = format_of(weight, model)
+            out[weight.component] += times * weight.size * weight.copies * fmt.bytes * share
+            for name, part in _tensors(weight, layer):
+                tensors[name] += weight.size * weight.copies * part * share * fmt.payload_bits / 8
+        out["allocator"] += times * sum(map(allocator_waste, tensors.values()))
         if isinstance(layer.mixer, LatentAttention):
             out["latent_copies"] += times * _latent_copy(layer.mixer, model, settings)
     if settings.rotary_tables:
@@ -105,23 +110,56 @@ def rank_weight_bytes(model: Model, settings: WeightSettings, stage: int = 0) ->
     return {name: size for name, size in out.items() if size}
 
 
+def allocator_waste(n_bytes: float) -> float:
+    """Bytes that torch's caching allocator counts beyond a tensor's own.
+
+    From 10 MiB on a tensor gets whole 2 MiB; a rest of at most 1 MiB stays with it, a larger one is given to others.
+
+    >>> allocator_waste(259 * 2**20) / 2**20, allocator_waste(24.5 * 2**20) / 2**20
+    (1.0, 0.0)
+    """
+    if n_bytes < 10 * MIB:
+        return 0.0
+    rest = -n_bytes % (2 * MIB)
+    return rest if rest <= MIB else 0.0
+
+
+# Projections that engines load into one tensor.
+_FUSED: Final = {
+    "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "q_a_proj": "qkv_a", "kv_a_proj": "qkv_a",
+}  # fmt: skip
+
+
+def _tensors(weight: Weight, layer: Layer) -> tuple[tuple[str, float], ...]:
+    """Tensors in which a weight lies, with the share of it in each: gate and up together, down alone."""
+    name = f"{weight.component}.{_FUSED.get(weight.name, weight.name)}"
+    if weight.name != "mlp":
+        return ((name, 1.0),)
+    gated = layer.feed_forward is None or layer.feed_forward.gated
+    up = 2 / 3 if gated else 1 / 2
+    return ((f"{name}.up", up), (f"{name}.down", 1 - up))
+
+
 def rotary_bytes(model: Model, layers: Sequence[Layer]) -> float:
     """Cosine and sine of every position, once for each kind of attention (windowed layers rotate by another base)."""
     if model.max_position is None or model.model_type in _NO_ROTARY:
         return 0.0
-    tables: set[tuple[int, bool]] = set()
+    tables: dict[tuple[int, bool], float] = {}
     for layer in layers:
         match layer.mixer:
-            case Attention():
-                local = layer.mixer.window is not None and model.model_type.startswith(_LOCAL_ROTARY)
-                tables.add((layer.mixer.head_dim, local))
-            case LatentAttention():
-                tables.add((layer.mixer.rope_dim, False))
-    return sum(size for size, _ in tables) * model.max_position * model.weight_format.bytes
+            case Attention() as a:
+                local = a.window is not None and model.model_type.startswith(_LOCAL_ROTARY)
+                stretched = 1.0 if local else _LINEAR_ROTARY.get(model.model_type, 1.0)
+                tables[a.head_dim, local] = a.head_dim * stretched
+            case LatentAttention() as a:
+                tables[a.rope_dim, False] = float(a.rope_dim)
+    return sum(tables.values()) * model.max_position * model.weight_format.bytes
 
 
-# Families whose windowed layers have a rotary table of their own; families with learned positions.
+# Families whose windowed layers have a rotary table of their own; those whose long table is stretched linearly (so many
+# times more rows than positions); those with learned positions.
 _LOCAL_ROTARY: Final = ("gemma3", "gemma4")
+_LINEAR_ROTARY: Final = {"gemma3": 8.0, "gemma3_text": 8.0}
 _NO_ROTARY: Final = ("gpt2", "opt", "gpt_bigcode", "bloom")
 
 
@@ -150,11 +188,13 @@ def _add_outer(out: defaultdict[str, float], weight: Weight, model: Model, s: We
             weight.size * weight.copies * size * (1 if weight.shard is Shard.REPLICATE else 1 / s.tp)
         )
         return
-    rows = weight.size // model.hidden_size
+    width = model.embedding_size or model.hidden_size
+    rows = weight.size // width
     step = math.lcm(VOCAB_PADDING, s.tp)
     padding = -(-rows // step) * step - rows
     out[weight.component] += weight.size * size / s.tp
-    out["vocab_padding"] += padding * model.hidden_size * size / s.tp
+    out["vocab_padding"] += padding * width * size / s.tp
+    out["allocator"] += allocator_waste((rows + padding) * width * size / s.tp)
 
 
 def _fraction(weight: Weight, layer: Layer, model: Model, s: WeightSettings) -> float:

@@ -3,6 +3,7 @@
 Source: vLLM 0.32.0 (`config/speculative.py`), SGLang 0.5.23 (`arg_groups/speculative_hook.py`).
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -11,12 +12,13 @@ from typing import Any, Final
 
 from specplan.errors import InputError
 
-MTP_NAMES: Final = frozenset(
-    """deepseek_mtp dots3_note_mtp mimo_mtp mimo_v2_mtp glm4_moe_mtp glm4_moe_lite_mtp glm_ocr_mtp ernie_mtp nemotron_h_mtp
-    exaone_moe_mtp exaone4_5_mtp qwen3_next_mtp qwen4_exp_mtp qwen3_5_mtp longcat_flash_mtp bailing_hybrid_v3_mtp
-    minimax_m3_mtp bailing_hybrid_mtp mtp kimi_k3_mtp pangu_ultra_moe_mtp step3p5_mtp hy_v3_mtp hy_v4_mtp gemma4_mtp
-    inkling_mtp glm5_next_mtp""".split()
-)
+MTP_NAMES: Final = frozenset({
+    "deepseek_mtp", "dots3_note_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp", "glm_ocr_mtp",
+    "ernie_mtp", "nemotron_h_mtp", "exaone_moe_mtp", "exaone4_5_mtp", "qwen3_next_mtp", "qwen4_exp_mtp",
+    "qwen3_5_mtp", "longcat_flash_mtp", "bailing_hybrid_v3_mtp", "minimax_m3_mtp", "bailing_hybrid_mtp",
+    "kimi_k3_mtp", "pangu_ultra_moe_mtp", "step3p5_mtp", "hy_v3_mtp", "hy_v4_mtp", "gemma4_mtp", "inkling_mtp",
+    "glm5_next_mtp", "mtp",
+})  # fmt: skip
 """Names that vLLM rewrites to ``mtp``."""
 
 METHODS: Final = (
@@ -34,15 +36,17 @@ RUNNER_V1: Final = frozenset({"suffix", "medusa", "mlp_speculator", "custom_clas
 MODEL_DRAFTS: Final = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp"})
 """Methods whose draft holds weights and a cache."""
 
-_FIELDS: Final = frozenset(
-    """num_speculative_tokens model method revision code_revision quantization draft_load_config enforce_eager
-    draft_tensor_parallel_size tensor_parallel_size moe_backend attention_backend kv_cache_dtype max_model_len
-    index_share_for_mtp_iteration disable_padded_drafter_batch disable_eagle_block_drop use_local_argmax_reduction
-    use_heterogeneous_vocab prompt_lookup_max prompt_lookup_min parallel_drafting num_speculative_tokens_per_batch_size
-    suffix_decoding_max_tree_depth suffix_decoding_max_cached_requests suffix_decoding_max_spec_factor
-    suffix_decoding_min_token_prob rejection_sample_method synthetic_acceptance_rates synthetic_acceptance_length
-    draft_sample_method enable_adaptive_verification dspark_draft_topk load_format""".split()
-)
+_FIELDS: Final = frozenset({
+    "num_speculative_tokens", "model", "method", "revision", "code_revision", "quantization", "draft_load_config",
+    "enforce_eager", "draft_tensor_parallel_size", "tensor_parallel_size", "moe_backend", "attention_backend",
+    "kv_cache_dtype", "max_model_len", "index_share_for_mtp_iteration", "disable_padded_drafter_batch",
+    "disable_eagle_block_drop", "use_local_argmax_reduction", "use_heterogeneous_vocab", "prompt_lookup_max",
+    "prompt_lookup_min", "parallel_drafting", "num_speculative_tokens_per_batch_size",
+    "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor",
+    "suffix_decoding_min_token_prob", "rejection_sample_method", "synthetic_acceptance_rates",
+    "synthetic_acceptance_length", "draft_sample_method", "enable_adaptive_verification", "dspark_draft_topk",
+    "load_format",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,8 @@ def parse_speculative_config(
 
     Examples
     --------
-    >>> parse_speculative_config('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}').prompt_lookup
+    >>> given = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'
+    >>> parse_speculative_config(given).prompt_lookup
     (4, 4)
     >>> parse_speculative_config('{"model": "org/draft", "num_speculative_tokens": 5}').method
     'draft_model'
@@ -211,8 +216,8 @@ def _tokens(config: Mapping[str, Any], method: str, mtp_modules: int) -> int:
         raise InputError(f"--speculative-config: method {method} needs num_speculative_tokens")
     if method == "mtp" and mtp_modules and tokens > mtp_modules and tokens % mtp_modules:
         raise InputError(
-            f"--speculative-config: num_speculative_tokens {tokens} must be a multiple of the checkpoint's {mtp_modules} "
-            "prediction modules"
+            f"--speculative-config: num_speculative_tokens {tokens} must be a multiple of the checkpoint's "
+            f"{mtp_modules} prediction modules"
         )
     return tokens
 
@@ -243,7 +248,7 @@ def _rejection(config: Mapping[str, Any], tokens: int) -> None:
     if length is not None and not 1 <= float(length) <= tokens + 1:
         raise InputError(f"--speculative-config: synthetic_acceptance_length must lie in 1..{tokens + 1}, got {length}")
     if rates is not None:
-        falling = all(a >= b for a, b in zip(rates, rates[1:], strict=False))
+        falling = all(a >= b for a, b in itertools.pairwise(rates))
         if len(rates) != tokens or not falling or not all(0 <= r <= 1 for r in rates):
             raise InputError(
                 f"--speculative-config: synthetic_acceptance_rates must be {tokens} rates in 0..1 that never rise"

@@ -106,15 +106,19 @@ FITS: Final[tuple[Fit, ...]] = (
 LOGITS_CHUNK_BYTES: Final = GIB
 """Runner V2 samples fp32 logits in chunks of at most this."""
 
-# Non-torch memory between the two snapshots (GiB): one rank; NCCL and custom all-reduce buffers from two ranks on.
-# Data: the 42 start-ups (H100, NVLink): 0.24 to 0.26 at one rank (0.46 once), 2.06 to 2.11 at two, 2.13 at four, 0.07
-# with pipeline stages only; without custom all-reduce 0.2 (L40S at eight, RTX 3090).
+# Non-torch memory between the two snapshots (GiB: low, best, high): library workspaces on one rank; communication and
+# custom all-reduce buffers from two ranks on, which grow a little with the layers.
+# Data: the 42 start-ups (H100, NVLink): 0.24 to 0.26 at one rank (0.46 once), 2.06 to 2.11 at two (80 layers 0.03 above
+# 32), 2.13 at four, 0.07 with pipeline stages only; without custom all-reduce 0.21 (L40S at eight).
 NON_TORCH: Final[dict[str, tuple[float, float, float]]] = {
     "one": (0.02, 0.25, 0.46),
     "pipeline": (0.05, 0.07, 0.15),
-    "two": (2.06, 2.07, 2.11),
+    "two": (2.04, 2.05, 2.09),
     "no_custom_all_reduce": (0.10, 0.21, 0.35),
 }
+NON_TORCH_LAYER: Final = 0.00062
+"""Added per layer with custom all-reduce, GiB."""
+
 NON_TORCH_DOUBLING: Final = 0.06
 """Added at four, eight, ... ranks with custom all-reduce, GiB."""
 
@@ -267,18 +271,20 @@ def _workspaces(layer: Layer, model: Model, run: RunShape) -> float:
     return rows * (max(gate_up, model.hidden_size) + max(width, model.hidden_size))
 
 
-def non_torch(tp: int, pp: int, *, custom_all_reduce: bool) -> Estimate:
+def non_torch(tp: int, pp: int, layers: int, *, custom_all_reduce: bool) -> Estimate:
     """Memory outside torch that loading and profiling add on one rank: communication buffers, library workspaces.
 
     Parameters
     ----------
     tp, pp : int
+    layers : int
+        Layers of the target.
     custom_all_reduce : bool
         Whether ranks reach each other's memory (NVLink); without it vLLM allocates no all-reduce buffers.
 
     Examples
     --------
-    >>> [round(non_torch(tp, 1, custom_all_reduce=True).best / GIB, 2) for tp in (1, 2, 4)]
+    >>> [round(non_torch(tp, 1, 32, custom_all_reduce=True).best / GIB, 2) for tp in (1, 2, 4)]
     [0.25, 2.07, 2.13]
     """
     source = "modelled: 42 start-ups of vLLM 0.19.0 on H100, 2026-04"
@@ -286,7 +292,7 @@ def non_torch(tp: int, pp: int, *, custom_all_reduce: bool) -> Estimate:
         low, best, high = NON_TORCH["one" if pp == 1 else "pipeline"]
     elif custom_all_reduce:
         low, best, high = NON_TORCH["two"]
-        more = NON_TORCH_DOUBLING * ((tp - 1).bit_length() - 1)
+        more = NON_TORCH_LAYER * layers + NON_TORCH_DOUBLING * ((tp - 1).bit_length() - 1)
         low, best, high = low + 0.5 * more, best + more, high + 1.5 * more
     else:
         low, best, high = NON_TORCH["no_custom_all_reduce"]

@@ -10,7 +10,7 @@ from typing import Final
 from specplan.errors import InputError, UnsupportedError
 from specplan.plan.engines.vllm_kv import CacheKind, CacheLayer
 from specplan.values.formats import lookup
-from specplan.values.model import Attention, LatentAttention, Layer, Model, Recurrent
+from specplan.values.model import Attention, CompressedAttention, LatentAttention, Layer, Model, Recurrent
 
 STEP: Final = 16
 """Attention kernels take blocks in multiples of this many tokens."""
@@ -116,7 +116,7 @@ def _latent_layers(a: LatentAttention, model: Model, s: PageSettings) -> list[Ca
             shape=(1, numbers),
         )
     ]
-    if a.index_heads:
+    if a.index_heads and not a.index_shared:
         per_key = a.index_dim + 4 * a.index_dim // _INDEX_SCALE_BLOCK
         layers.append(
             CacheLayer(
@@ -167,6 +167,11 @@ def cache_layers(
                 out.append(_attention_layer(layer.mixer, model, settings))
             case LatentAttention():
                 out += _latent_layers(layer.mixer, model, settings)
+            case CompressedAttention():
+                raise UnsupportedError(
+                    f"{model.name}: vLLM packs the cache of compressed attention (DeepSeek-V4) by rules that are not "
+                    "known here"
+                )
             case Recurrent():
                 size = state_bytes(layer.mixer, model, settings)
                 if size:
