@@ -28,7 +28,7 @@ def jit(function: _F) -> _F:
         from numba import njit
     except ImportError:
         raise MissingExtraError("numba", extra="harness") from None
-    return cast(_F, njit(cache=True, nogil=True)(function))
+    return cast(_F, njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 def load(kernels: str) -> ModuleType:

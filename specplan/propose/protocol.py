@@ -121,7 +121,7 @@ def limits_of(request_ids: Sequence[Hashable], limits: int | Sequence[int]) -> I
 
 
 def as_tokens(tokens: Tokens, *, what: str = "tokens") -> TokenArray:
-    """Token ids as a contiguous int32 vector; an int32 vector is passed through without a copy.
+    """Token ids as a contiguous, writable int32 vector; one that is so already is passed through without a copy.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def as_tokens(tokens: Tokens, *, what: str = "tokens") -> TokenArray:
     Traceback (most recent call last):
     specplan.errors.InputError: tokens: id 2147483648 does not fit 32 bits; give token ids below 2147483648
     """
-    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1 and tokens.flags.c_contiguous:
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1 and tokens.flags.carray:
         return cast(TokenArray, tokens)
     try:
         array = np.asarray(tokens)
@@ -159,4 +159,4 @@ def as_tokens(tokens: Tokens, *, what: str = "tokens") -> TokenArray:
     for id_ in (int(array.min(initial=0)), int(array.max(initial=0))):
         if not info.min <= id_ <= info.max:
             raise InputError(f"{what}: id {id_} does not fit 32 bits; give token ids below {2**31}")
-    return np.ascontiguousarray(array, dtype=np.int32)
+    return np.array(array, dtype=np.int32, order="C")
