@@ -91,7 +91,11 @@ class Sampling:
         )
 
 
-def probabilities(logits: npt.ArrayLike, sampling: Sampling = Sampling()) -> FloatArray:
+PLAIN: Final = Sampling()
+"""Temperature 1, no filters."""
+
+
+def probabilities(logits: npt.ArrayLike, sampling: Sampling = PLAIN) -> FloatArray:
     r"""Distributions that the requests sample from.
 
     .. math:: p(v) \propto e^{z_v / T} \text{ over the tokens that the filters keep}

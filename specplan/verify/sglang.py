@@ -30,9 +30,9 @@ def checked_thresholds(single: float, acc: float) -> tuple[float, float]:
 def accept_sglang_target_only(
     p: npt.ArrayLike,
     draft: npt.ArrayLike,
-    parents: npt.ArrayLike,
     u: npt.ArrayLike,
     *,
+    parents: npt.ArrayLike,
     threshold_single: float = 1.0,
     threshold_acc: float = 1.0,
 ) -> Outcome:
@@ -78,7 +78,7 @@ def accept_sglang_target_only(
     Examples
     --------
     >>> p = [[[0.25, 0.75]] * 4]
-    >>> out = accept_sglang_target_only(p, [[0, 0, 0]], [-1, -1, -1], [[0.7, 0, 0, 0, 0]])
+    >>> out = accept_sglang_target_only(p, [[0, 0, 0]], [[0.7, 0, 0, 0, 0]], parents=[-1, -1, -1])
     >>> out.emitted_tokens(), out.overlap.tolist()  # three pads: accepted with 3 p(0), not p(0)
     ([[0, 0]], [[0.75]])
     """

@@ -74,7 +74,7 @@ def conditional_rates(rates: npt.ArrayLike) -> FloatArray:
 
 
 def accept_synthetic(
-    p: npt.ArrayLike, q: npt.ArrayLike | None, draft: npt.ArrayLike, u: npt.ArrayLike, rates: npt.ArrayLike
+    p: npt.ArrayLike, q: npt.ArrayLike | None, draft: npt.ArrayLike, u: npt.ArrayLike, *, rates: npt.ArrayLike
 ) -> Outcome:
     r"""Accept position i with a given conditional probability, whatever was drafted.
 
@@ -100,7 +100,7 @@ def accept_synthetic(
     Examples
     --------
     >>> p = [[[0.5, 0.5]] * 3]
-    >>> accept_synthetic(p, None, [[0, 0]], [[0.7, 0.2, 0.5]], [0.8, 0.2]).accepted.tolist()  # 0.2 < 0.25
+    >>> accept_synthetic(p, None, [[0, 0]], [[0.7, 0.2, 0.5]], rates=[0.8, 0.2]).accepted.tolist()  # 0.2 < 0.25
     [2]
     """
     p_rows, q_rows, d, drafted, coins = checked_chain(p, q, draft, u)

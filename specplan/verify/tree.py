@@ -113,7 +113,7 @@ class Tree:
         return target, branching
 
 
-def accept_tree_greedy(scores: npt.ArrayLike, draft: npt.ArrayLike, parents: npt.ArrayLike) -> Outcome:
+def accept_tree_greedy(scores: npt.ArrayLike, draft: npt.ArrayLike, *, parents: npt.ArrayLike) -> Outcome:
     """Descend to the child that equals the target's argmax while there is one; then emit the argmax.
 
     Parameters
@@ -142,7 +142,7 @@ def accept_tree_greedy(scores: npt.ArrayLike, draft: npt.ArrayLike, parents: npt
     Examples
     --------
     >>> scores = [[[0, 1, 0], [1, 0, 0], [0, 0, 1]]]  # after the context, after node 0, after node 1
-    >>> accept_tree_greedy(scores, [[0, 1]], [-1, -1]).emitted_tokens()
+    >>> accept_tree_greedy(scores, [[0, 1]], parents=[-1, -1]).emitted_tokens()
     [[1, 2]]
     """
     d, tree, live = checked_tree(scores, draft, parents)
@@ -166,9 +166,9 @@ def accept_tree(
     p: npt.ArrayLike,
     q: npt.ArrayLike | None,
     draft: npt.ArrayLike,
-    parents: npt.ArrayLike,
     u: npt.ArrayLike,
     *,
+    parents: npt.ArrayLike,
     replacement: bool = True,
 ) -> Outcome:
     r"""Verify a sampled tree, siblings in order, each against what its predecessors left; emits p's distribution.
@@ -218,7 +218,7 @@ def accept_tree(
     Examples
     --------
     >>> p = [[[0.5, 0.5, 0.0], [0.2, 0.2, 0.6], [1.0, 0.0, 0.0]]]
-    >>> out = accept_tree(p, None, [[0, 1]], [-1, -1], [[0.5, 0.9, 0.0]])
+    >>> out = accept_tree(p, None, [[0, 1]], [[0.5, 0.9, 0.0]], parents=[-1, -1])
     >>> out.emitted_tokens(), out.nodes.tolist(), out.overlap.tolist()  # the second sibling has all that is left
     ([[1, 0]], [[1]], [[1.0]])
     """

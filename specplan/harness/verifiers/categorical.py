@@ -1,0 +1,70 @@
+"""Residuals and one draw by inversion over rows of any vocabulary, without waiting for the device."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_WIDTH: Final = 512
+"""Tokens of a block in `draw`: only block sums and one block per row are brought to float64."""
+
+_BELOW_ONE: Final = 1.0 - 2.0**-53
+
+
+def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Index drawn from each row of float64 weights, and the uniform that is left within its mass."""
+    scaled = weights / weights.amax(dim=-1, keepdim=True)
+    cdf = scaled.cumsum(dim=-1)
+    # A parallel scan may be non-monotone by a rounding; asking for mass keeps an empty entry from being drawn.
+    target = torch.minimum(u[:, None] * cdf[:, -1:], cdf.amax(dim=-1, keepdim=True) * _BELOW_ONE)
+    index = ((cdf > target) & (scaled > 0.0)).to(torch.uint8).argmax(dim=-1, keepdim=True)
+    mass = scaled.gather(1, index)
+    rest = (target - (cdf.gather(1, index) - mass)) / mass
+    return index[:, 0], rest[:, 0].clamp(0.0, _BELOW_ONE)
+
+
+def draw(weights: Tensor, u: Tensor) -> Tensor:
+    """Token drawn by inverting the cumulative weights, first over blocks of 512 tokens, then within one.
+
+    Parameters
+    ----------
+    weights : Tensor, shape (B, V)
+        At least 0, not all 0; they need not sum to 1.
+    u : Tensor, shape (B,)
+        Uniform in [0, 1).
+
+    Returns
+    -------
+    Tensor of int64, shape (B,)
+        Token ids; a token of weight 0 is never drawn.
+
+    Notes
+    -----
+    Cumulative sums are float64: in float32 every token below 6e-8 would be lost in the tail of a large vocabulary.
+
+    Examples
+    --------
+    >>> draw(torch.tensor([[0.25, 0.0, 0.75]] * 3), torch.tensor([0.0, 0.25, 0.999])).tolist()
+    [0, 2, 2]
+    """
+    width = min(_WIDTH, weights.shape[-1])
+    padded = torch.nn.functional.pad(weights, (0, -weights.shape[-1] % width))
+    blocks = padded.view(len(padded), -1, width)
+    block, rest = _invert(blocks.sum(dim=-1).double(), u.double())
+    inner = blocks.gather(1, block[:, None, None].expand(-1, 1, width))[:, 0]
+    return block * width + _invert(inner.double(), rest)[0]
+
+
+def at_tokens(rows: Tensor, token: Tensor) -> Tensor:
+    """Entry of one token per row as float64; 0 for tokens that are not there.
+
+    >>> at_tokens(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([1, -1])).tolist()
+    [0.25, 0.0]
+    """
+    found = rows.gather(-1, token.clamp(0, rows.shape[-1] - 1)[..., None])[..., 0]
+    return torch.where(token >= 0, found.double(), 0.0)
+
+
+def otherwise(left: Tensor, fallback: Tensor) -> Tensor:
+    """Rows of `left`, and of `fallback` where nothing is left (only rounding can do that)."""
+    return torch.where(left.amax(dim=-1, keepdim=True) > 0.0, left, fallback)
