@@ -11,6 +11,10 @@ class Calibration:
 
     Attributes
     ----------
+    card : str
+        The card that it was measured on; another card of the family borrows it and says so.
+    date, source : str
+        When and from what.
     bandwidth_fraction : float or None
         Achieved over peak memory bandwidth when weights are streamed.
     kv_bandwidth_fraction : float or None
@@ -18,17 +22,20 @@ class Calibration:
     matmul_fraction : float or None
         Achieved over peak dense matmul rate.
     launch_s : float or None
-        Time per layer that no byte or FLOP explains, seconds.
+        Time per layer that no byte or FLOP explains, with the kernels recorded in a graph, seconds.
     collective_latency_s : float or None
-        Fixed time of one all-reduce, seconds.
+        Fixed time of one all-reduce by an engine's own kernel over direct links, seconds.
+    ring_latency_s : float or None
+        Fixed time of one all-reduce by the vendor's library among eight ranks, seconds.
+    link_fraction : float or None
+        Achieved over peak link bandwidth in all-reduces of a step's size.
     host_s : float or None
         Time per step outside the forward pass, seconds.
-    date, source : str
-        When and from what.
     sources : mapping of str to str
-        Field name -> where its number comes from, in words.
+        Field -> where its number comes from, in words.
     """
 
+    card: str
     date: str
     source: str
     bandwidth_fraction: float | None = None
@@ -36,6 +43,8 @@ class Calibration:
     matmul_fraction: float | None = None
     launch_s: float | None = None
     collective_latency_s: float | None = None
+    ring_latency_s: float | None = None
+    link_fraction: float | None = None
     host_s: float | None = None
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -65,13 +74,13 @@ class Accelerator:
     tdp_w : float or None
         Board power, watts.
     sources : mapping of str to str
-        Field name -> where its number comes from.
+        Field of the profile (``bandwidth``, ``memory.torch``, ``flops.fp8``) -> where its number comes from.
     aliases : tuple of str
         Other names that users type.
     note : str or None
         What a reader must know before trusting the numbers (which part of a package is one device, for example).
     calibration : Calibration or None
-        Measured efficiencies of this card.
+        Measured efficiencies of this card, or of a card of its family (`Calibration.card` says which).
     """
 
     name: str
