@@ -142,6 +142,9 @@ def _feed_forward_weights(ff: FeedForward | None, hidden: int) -> Iterator[Weigh
                 yield _vector("experts", "down_bias", ff.count * hidden)
             if ff.shared_width:
                 yield _mlp("shared_experts", ff.shared_width, ff.gated, hidden)
+            if ff.shared_bias:
+                yield _vector("shared_experts", "up_bias", ff.shared_width * (2 if ff.gated else 1), Shard.SPLIT)
+                yield _vector("shared_experts", "down_bias", hidden)
             if ff.shared_gate:
                 yield Weight(
                     component="shared_experts",

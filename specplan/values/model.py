@@ -247,6 +247,8 @@ class Experts:
         Bias vectors in the experts.
     shared_width : int
         Intermediate size of all shared experts together; 0 for none.
+    shared_bias : bool
+        Bias vectors in the shared experts.
     shared_gate : bool
         A vector of the hidden size gates the shared expert (Qwen2-MoE).
     router_bias : bool
@@ -259,6 +261,7 @@ class Experts:
     gated: bool = True
     bias: bool = False
     shared_width: int = 0
+    shared_bias: bool = False
     shared_gate: bool = False
     router_bias: bool = False
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from specplan.errors import UnsupportedError
 from specplan.specs.huggingface import hybrid, latent, unusual
 from specplan.specs.huggingface.fields import Fields
 from specplan.specs.huggingface.mixers import table, vector
@@ -99,10 +100,13 @@ def _falcon(f: Fields) -> Parts:
 def _bigcode(f: Fields) -> Parts:
     """GPT-BigCode: one key-value head for all queries, or one each."""
     kv_heads = 1 if f.flag("multi_query", True) else f.heads
-    return _GPT2(f, kv_heads=kv_heads, width="n_inner", positions="n_positions")
+    return _gpt2(f, kv_heads=kv_heads, width="n_inner", positions="n_positions")
 
 
-def _GPT2(f: Fields, *, kv_heads: int | None = None, width: str = "n_inner", positions: str = "n_positions") -> Parts:  # noqa: N802 - a name
+def _gpt2(f: Fields, *, kv_heads: int | None = None, width: str = "n_inner", positions: str = "n_positions") -> Parts:
+    """GPT-2: fused projections with biases, learned positions."""
+    if f.flag("add_cross_attention"):
+        raise UnsupportedError(f"{f.where}: cross-attention (add_cross_attention) cannot be counted")
     more = {} if kv_heads is None else {"kv_heads": kv_heads}
     return regular(
         qkv_bias=True,
@@ -205,8 +209,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "emu3_text_model": _row(_LLAMA),
     "mimo": _row(regular(qkv_bias=True, mtp=nextn), like="qwen2"),
     # GPT-like: learned positions, biases, norms with bias
-    "gpt2": _row(_GPT2),
-    "gpt-sw3": _row(_GPT2),
+    "gpt2": _row(_gpt2),
+    "gpt-sw3": _row(_gpt2),
     "gpt_bigcode": _row(_bigcode),
     "gpt_neo": _row(
         regular(
@@ -321,6 +325,7 @@ FAMILIES: Final[dict[str, Family]] = {
                 per_token="moe_topk",
                 width="intermediate_size",
                 shared_count="moe_num_shared_experts",
+                shared_bias="mlp_bias",
                 sparse=all_sparse,
             ),
         )
@@ -338,7 +343,9 @@ FAMILIES: Final[dict[str, Family]] = {
             **_BIASED,
             mlp_bias="mlp_bias",
             qk_norm="head",
-            routed=Routed(count="num_experts", shared_count="num_shared_experts", sparse=dense_start(1)),
+            routed=Routed(
+                count="num_experts", shared_count="num_shared_experts", shared_bias="mlp_bias", sparse=dense_start(1)
+            ),
         )
     ),
     "mellum": _row(
@@ -401,7 +408,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "jetmoe": _row(unusual.jetmoe),
     "doge": _row(unusual.doge),
     # latent attention
-    "deepseek_v2": _row(latent.deepseek()),
+    "deepseek_v2": _row(latent.deepseek(mlp_bias="mlp_bias")),
     "deepseek_v3": _row(latent.deepseek(mtp=nextn)),
     "kimi_k2": _row(latent.deepseek(mtp=nextn), like="deepseek_v3"),
     "deepseek_v32": _row(latent.deepseek(indexer=True, mtp=nextn)),

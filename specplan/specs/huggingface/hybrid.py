@@ -167,7 +167,8 @@ def kimi_linear(f: Fields) -> Parts:
         layers=tuple(
             Layer(mixer=delta if kind == "linear_attention" else full, feed_forward=routed if s else mlp)
             for kind, s in zip(kinds, sparse, strict=True)
-        )
+        ),
+        tied=False,
     )
 
 
@@ -196,7 +197,7 @@ def bailing_hybrid(f: Fields) -> Parts:
         )
     n_mtp = f.count("num_nextn_predict_layers", 0, least=0)
     last = Layer(mixer=full, feed_forward=routed, extra=gate)
-    return Parts(layers=tuple(layers), mtp_layers=mtp_layer(f, last, n_mtp))
+    return Parts(layers=tuple(layers), mtp_layers=mtp_layer(f, last, n_mtp), tied=False)
 
 
 # Mamba.
@@ -375,11 +376,10 @@ def nemotron_h(f: Fields) -> Parts:
         )
         first = [_nemotron_layer(f, kind) for kind in inner]
         mtp = (dataclasses.replace(first[0], extra=(*first[0].extra, *joined)), *first[1:]) * n_mtp
-    return Parts(layers=layers, mtp_layers=mtp)
+    return Parts(layers=layers, mtp_layers=mtp, tied=False)
 
 
 def _nemotron_layer(f: Fields, kind: str) -> Layer:
-    bias = f.flag("attention_bias")
     match kind:
         case "linear_attention" | "mamba":
             mixer = mamba2(
@@ -395,8 +395,7 @@ def _nemotron_layer(f: Fields, kind: str) -> Layer:
             )
             return Layer(mixer=mixer, feed_forward=None, norm_vectors=1)
         case "full_attention" | "attention":
-            full = attention(f, qkv_bias=bias, output_bias=bias)
-            return Layer(mixer=full, feed_forward=None, norm_vectors=1)
+            return Layer(mixer=attention(f), feed_forward=None, norm_vectors=1)
         case "mlp":
             mlp = DenseMLP(width=f.count("intermediate_size"), gated=False, bias=f.flag("mlp_bias"))
             return Layer(mixer=None, feed_forward=mlp, norm_vectors=1)
@@ -412,12 +411,12 @@ def _nemotron_experts(f: Fields) -> Layer:
     if shared is None:
         shared = f.count("n_shared_experts", 0, least=0) * width
         f.assume(f"moe_shared_expert_intermediate_size is not stated: {shared}, as many shared experts as routed ones are wide")
-    per_token = f.count("num_experts_per_tok")
+    per_token, biased = f.count("num_experts_per_tok"), f.flag("mlp_bias")
     inner = f.count("moe_latent_size", None)
     if inner is None:
-        routed = Experts(count=count, per_token=per_token, width=width, gated=False, shared_width=shared)
+        routed = Experts(count=count, per_token=per_token, width=width, gated=False, shared_width=shared, shared_bias=biased)
         return Layer(mixer=None, feed_forward=routed, norm_vectors=1)
-    biases = inner + hidden if f.flag("mlp_bias") else 0
+    biases = inner + 2 * hidden + shared if biased else 0
     extra = present(
         matrix("experts", "latent_proj", 2 * inner * hidden, Shard.REPLICATE),
         vector("experts", "latent_bias", biases),
@@ -516,7 +515,7 @@ def zamba2(f: Fields) -> Parts:
         state=f.count("mamba_d_state"),
         groups=f.count("mamba_ngroups"),
         kernel=f.count("mamba_d_conv"),
-        conv_bias=f.flag("use_conv_bias", True),
+        conv_bias=True,
         bias=f.flag("add_bias_linear"),
     )
     inner, rank = f.count("intermediate_size", None) or 4 * hidden, f.count("adapter_rank")

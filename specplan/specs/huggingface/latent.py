@@ -1,12 +1,13 @@
 """Decoders with latent attention: DeepSeek-V2 and its relatives."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
 from specplan.errors import UnsupportedError
 from specplan.specs.huggingface.fields import Fields
 from specplan.specs.huggingface.mixers import latent, matrix, present, vector
-from specplan.specs.huggingface.regular import GROUPED, Builder, Parts, dense_first, experts, window_size
+from specplan.specs.huggingface.regular import GROUPED, Builder, Flag, Parts, dense_first, experts, on, window_size
 from specplan.values.model import (
     CompressedAttention,
     DenseMLP,
@@ -38,7 +39,7 @@ def _assemble(
     sparse: list[bool],
     routed: Experts | None,
     *,
-    norms: int = 2,
+    mlp_bias: bool = False,
     extra: Callable[[bool], tuple[Weight, ...]] | None = None,
 ) -> tuple[Layer, ...]:
     width = f.count("intermediate_size") if not all(sparse) else 0
@@ -47,8 +48,7 @@ def _assemble(
         layers.append(
             Layer(
                 mixer=mixer,
-                feed_forward=routed if is_sparse else DenseMLP(width=width),
-                norm_vectors=norms,
+                feed_forward=routed if is_sparse else DenseMLP(width=width, bias=mlp_bias),
                 extra=extra(is_sparse) if extra is not None else (),
             )
         )
@@ -56,9 +56,14 @@ def _assemble(
 
 
 def deepseek(
-    *, indexer: bool = False, dense: int | None = None, mtp: Callable[[Fields, Layer], tuple[Layer, ...]] | None = None
+    *,
+    indexer: bool = False,
+    dense: int | None = None,
+    mlp_bias: Flag = False,
+    mtp: Callable[[Fields, Layer], tuple[Layer, ...]] | None = None,
 ) -> Builder:
     """DeepSeek-V2/V3/V3.2 and decoders of the same plan; `dense`: first dense layers if the config does not say."""
+    grouped = dataclasses.replace(GROUPED, shared_bias=mlp_bias)
 
     def build(f: Fields) -> Parts:
         n = f.n_layers
@@ -67,8 +72,8 @@ def deepseek(
         shared = _indexer_shared(f, n) if indexer else [False] * n
         mixers = [latent(f, bias=bias, output_bias=bias, indexer=indexer, index_shared=s) if s else mixer for s in shared]
         sparse = dense_first(f, n, dense)
-        routed = experts(f, GROUPED) if any(sparse) else None
-        layers = _assemble(f, mixers, sparse, routed)
+        routed = experts(f, grouped) if any(sparse) else None
+        layers = _assemble(f, mixers, sparse, routed, mlp_bias=on(f, mlp_bias))
         return Parts(layers=layers, mtp_layers=mtp(f, layers[-1]) if mtp is not None else ())
 
     return build
@@ -194,7 +199,7 @@ def dots3_note(f: Fields) -> Parts:
         count=f.count("n_routed_experts"),
         per_token=f.count("num_experts_per_tok"),
         width=f.count("moe_intermediate_size"),
-        shared_width=f.count("shared_experts_intermediate_size", 0, least=0),
+        shared_width=f.count("n_shared_experts", 1, least=0) * f.count("shared_experts_intermediate_size", 0, least=0),
     )
     width = f.count("intermediate_size")
     for i, (kind, is_sparse) in enumerate(zip(types, sparse, strict=True)):
@@ -227,7 +232,7 @@ def deepseek_v4(f: Fields) -> Parts:
     n, streams = f.n_layers, f.count("hc_mult")
     kinds = _compression(f, n)
     known = {kind: _compressed(f, kind) for kind in set(kinds)}
-    routed = experts(f, GROUPED)
+    routed = experts(f, dataclasses.replace(GROUPED, shared_bias="mlp_bias"))
     more = _hyper_connections(f, (2 + streams) * streams, 3)
     hash_layers = _hash_layers(f, n)
     # A hash-routed layer looks its experts up by token id: a table beside the router, which its checkpoint keeps.

@@ -129,6 +129,8 @@ class Routed:
         Field with the number of shared experts, each as wide as a routed one (or as `shared_each`).
     shared_width : str
         Field with the intermediate size of all shared experts together.
+    shared_bias : flag
+        Biases in the shared experts.
     shared_gate : bool
         A gate on the shared expert.
     router_bias, bias : bool or str
@@ -146,6 +148,7 @@ class Routed:
     width: str = "moe_intermediate_size"
     shared_count: str = ""
     shared_width: str = ""
+    shared_bias: Flag = False
     shared_gate: bool = False
     router_bias: Flag = False
     correction: bool = False
@@ -209,6 +212,7 @@ def experts(f: Fields, r: Routed) -> Experts:
         gated=r.gated,
         bias=on(f, r.bias),
         shared_width=shared,
+        shared_bias=shared > 0 and on(f, r.shared_bias),
         shared_gate=r.shared_gate and shared > 0,
         router_bias=on(f, r.router_bias) or r.correction,
     )

@@ -67,7 +67,7 @@ def mpt(f: Fields) -> Parts:
         raise UnsupportedError(f"{f.where}: MPT with attn_type {stated['attn_type']!r} cannot be counted")
     layer = Layer(
         mixer=attention(f, kv_heads=f.heads),
-        feed_forward=DenseMLP(width=f.count("expansion_ratio") * f.hidden, gated=False),
+        feed_forward=DenseMLP(width=4 * f.hidden, gated=False),
     )
     return Parts(layers=(layer,) * f.n_layers)
 
@@ -97,9 +97,11 @@ def ernie_moe(f: Fields) -> Parts:
         per_token="moe_k",
         shared_count="moe_num_shared_experts",
         correction=True,
+        shared_bias="use_bias",
         sparse=sparse,
     )
-    return regular(qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", routed=routed)(f)
+    biased: dict[str, Any] = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias", "head_bias"), "use_bias")
+    return regular(**biased, routed=routed)(f)
 
 
 def _one(f: Fields, name: str, default: Any = None) -> int:
@@ -460,7 +462,10 @@ def hrm(f: Fields) -> Parts:
         mixer=attention(f, kv_heads=f.heads, qkv_bias=bias, output_bias=bias),
         feed_forward=DenseMLP(width=f.count("intermediate_size"), bias=f.flag("mlp_bias")),
         norm_vectors=0,
-        extra=(matrix("attention", "gate_proj", f.heads * f.head_dim * f.hidden),),
+        extra=present(
+            matrix("attention", "gate_proj", f.heads * f.head_dim * f.hidden),
+            vector("attention", "gate_bias", f.heads * f.head_dim if bias else 0, Shard.SPLIT),
+        ),
     )
     again = dataclasses.replace(layer, extra=(), only_extra=True)
     applications = per_stack * high * (low + 1)
@@ -487,10 +492,9 @@ def inkling(f: Fields) -> Parts:
     count, shared = f.count("n_routed_experts"), f.count("n_shared_experts", 0, least=0)
     dense_width = f.count("dense_intermediate_size", None)
     width = f.count("moe_intermediate_size") if dense_width is None else f.count("intermediate_size")
-    sink = shared if f.flag("shared_expert_sink", True) else 0
     routed = Experts(count=count, per_token=f.count("num_experts_per_tok"), width=width, shared_width=shared * width)
     routing = present(
-        matrix("router", "sink_router", sink * hidden, Shard.REPLICATE, quantizable=False),
+        matrix("router", "shared_router", shared * hidden, Shard.REPLICATE, quantizable=False),
         vector("router", "scale", 1),
     )
     first_dense = f.count("dense_mlp_idx", 0, least=0)
