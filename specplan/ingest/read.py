@@ -13,9 +13,8 @@ from specplan.ingest.logs import read_log
 from specplan.ingest.observation import Observation
 from specplan.ingest.prometheus import between, observations, parse_scrape
 from specplan.ingest.responses import read_responses
-from specplan.records.lines import BrokenLog, open_binary, read_lines
+from specplan.records.lines import BrokenLog, open_binary, peek, read_lines
 
-_SNIFF_BYTES: Final = 2**16
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20
 _ENGINE_PREFIXES: Final = ("vllm:", "sglang:", "llamacpp:")
 
@@ -93,11 +92,7 @@ def _text(path: Path) -> str:
 
 def _kind(path: Path) -> str:
     """``metrics``, ``json`` or ``log``, by the first bytes."""
-    with open_binary(path) as stream:
-        try:
-            head = stream.read(_SNIFF_BYTES)
-        except EOFError:
-            head = b""
+    head = peek(path)
     if looks_like_html(head):
         raise InputError(f"{path} is a page of HTML; expected a metrics page, a log or JSON")
     text = head.decode("utf-8", "replace").lstrip()

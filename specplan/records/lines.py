@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES: Final = 64 * 2**20
 """Longest line that is read, in bytes; a longer one is reported and passed over without being held in memory."""
 
+_DECODE_ERRORS: Final = (EOFError, gzip.BadGzipFile, zlib.error)
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_INPUT: Final = 2**11  # a run-length block turns 4 bytes into 128 KiB, so this bounds one step's output to 64 MiB
@@ -138,6 +139,15 @@ def open_binary(path: Path) -> IO[bytes]:
     return raw
 
 
+def peek(path: Path, size: int = 2**16) -> bytes:
+    """First bytes of a file, decompressed; what there is of a broken one."""
+    with open_binary(path) as stream:
+        try:
+            return stream.read(size)
+        except _DECODE_ERRORS:
+            return b""
+
+
 def split_lines(
     stream: IO[bytes], name: str | Path, broken: BrokenLog, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[tuple[int, bytes]]:
@@ -174,7 +184,7 @@ def split_lines(
                 broken.add(name, number, f"a line of more than {max_line_bytes} bytes; it was passed over")
             elif stripped := line.strip():
                 yield number, stripped
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except _DECODE_ERRORS as error:
         broken.add(name, 0, f"ends too early, after line {number} ({error}); the lines before were kept")
 
 
