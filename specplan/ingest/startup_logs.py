@@ -289,6 +289,7 @@ _SETTINGS: Final = {
     "speculative_algorithm": "speculative_algorithm", "speculative_draft_model_path": "speculative_draft_model_path",
     "speculative_num_steps": "speculative_num_steps", "speculative_eagle_topk": "speculative_eagle_topk",
     "speculative_num_draft_tokens": "speculative_num_draft_tokens", "disable_radix_cache": "disable_radix_cache",
+    "disable_custom_all_reduce": "disable_custom_all_reduce",
     "swa_full_tokens_ratio": "swa_full_tokens_ratio", "mamba_full_memory_ratio": "mamba_full_memory_ratio",
 }  # fmt: skip
 
@@ -434,6 +435,8 @@ class _State:
 
     def line(self, number: int, text: str, raw: bytes) -> None:
         rank = _rank(text)
+        if "CPU KV cache size" in text:
+            self.settings["device"] = "cpu"
         for kind in _LINES:
             if kind.anchor not in raw:
                 continue

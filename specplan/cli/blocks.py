@@ -1,0 +1,106 @@
+"""`specplan blocks`."""
+
+import typer
+
+
+def blocks(
+    target: str = typer.Argument(None, help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
+    draft: str = typer.Option(None, "--draft", "-d", help="Draft model (method draft_model / STANDALONE)."),
+    gpu: str = typer.Option(None, "--gpu", help="Hardware profile: a name (see `specplan hardware`) or a YAML file."),
+    engine: str = typer.Option("vllm", "--engine", help="vllm or sglang."),
+    engine_version: str = typer.Option(None, "--engine-version", help="Such as 0.19.0; the newest known by default."),
+    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Tensor-parallel ranks."),
+    pp: int = typer.Option(1, "--pipeline-parallel-size", "--pp", help="Pipeline stages."),
+    dcp: int = typer.Option(1, "--decode-context-parallel-size", "--dcp", help="Decode context parallel ranks (vLLM)."),
+    expert_parallel: bool = typer.Option(False, "--enable-expert-parallel", "--ep", help="Whole experts per rank."),
+    dtype: str = typer.Option("auto", "--dtype", help="auto, bfloat16, float16, float32."),
+    quantization: str = typer.Option(None, "--quantization", "-q", help="For checkpoints that do not state their own."),
+    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, nvfp4, ..."),
+    gpu_memory_utilization: float = typer.Option(
+        None, "--gpu-memory-utilization", help="Of the device's total (vLLM)."
+    ),
+    mem_fraction_static: float = typer.Option(None, "--mem-fraction-static", help="Of what is free (SGLang)."),
+    max_model_len: str = typer.Option(
+        None, "--max-model-len", "--context-length", help="Such as 8192, 32k, -1 to fit."
+    ),
+    max_num_seqs: int = typer.Option(None, "--max-num-seqs", "--max-running-requests", help="Requests per step."),
+    max_num_batched_tokens: int = typer.Option(
+        None, "--max-num-batched-tokens", "--chunked-prefill-size", help="Tokens per step."
+    ),
+    block_size: int = typer.Option(None, "--block-size", "--page-size", help="Tokens per block."),
+    kv_cache_memory: str = typer.Option(None, "--kv-cache-memory-bytes", help="Explicit pool, such as '2 GiB' (vLLM)."),
+    num_gpu_blocks_override: int = typer.Option(None, "--num-gpu-blocks-override", help="As in vLLM."),
+    prefix_caching: bool = typer.Option(None, "--enable-prefix-caching/--no-enable-prefix-caching", help="As in vLLM."),
+    enforce_eager: bool = typer.Option(False, "--enforce-eager", help="No CUDA graphs."),
+    hybrid_off: bool = typer.Option(False, "--disable-hybrid-kv-cache-manager", help="Windows charged in full (vLLM)."),
+    custom_all_reduce: bool = typer.Option(
+        None, "--enable-custom-all-reduce/--disable-custom-all-reduce", help="By default where the card has a link."
+    ),
+    offline: bool = typer.Option(False, "--offline", help="Batch defaults of vLLM's LLM class, not of its server."),
+    speculative_config: str = typer.Option(None, "--speculative-config", help="vLLM's JSON."),
+    kappa: int = typer.Option(None, "--num-speculative-tokens", "-k", help="Drafted tokens per step, with --draft."),
+    speculative_algorithm: str = typer.Option(None, "--speculative-algorithm", help="SGLang's."),
+    speculative_draft: str = typer.Option(None, "--speculative-draft-model-path", help="SGLang's."),
+    speculative_num_steps: int = typer.Option(None, "--speculative-num-steps", help="SGLang's."),
+    speculative_eagle_topk: int = typer.Option(None, "--speculative-eagle-topk", help="SGLang's."),
+    speculative_num_draft_tokens: int = typer.Option(None, "--speculative-num-draft-tokens", help="SGLang's."),
+    max_total_tokens: int = typer.Option(None, "--max-total-tokens", help="SGLang's."),
+    mm_tokens: int = typer.Option(0, "--multimodal-tokens", help="Encoder tokens of the profile run."),
+    mm_values: int = typer.Option(0, "--multimodal-values", help="Input numbers of the profile run (pixels x 3)."),
+    extra_weights: str = typer.Option(None, "--extra-weights", help="Weights beside the decoder, such as '0.8 GiB'."),
+    weights: str = typer.Option(None, "--weights", help="Replaces the derived weights, such as '14.99 GiB'."),
+    activation_peak: str = typer.Option(None, "--activation-peak", help="Replaces the modelled peak."),
+    non_torch: str = typer.Option(None, "--non-torch", help="Replaces the modelled non-torch memory."),
+    cuda_graphs: str = typer.Option(None, "--cuda-graphs", help="Replaces the modelled graph memory."),
+    free_before_load: str = typer.Option(
+        None, "--free-before-load", help="Replaces the modelled free memory (SGLang)."
+    ),
+    from_log: str = typer.Option(None, "--from-log", help="Read a start-up log (- for standard input) and compare."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Predict the KV block count that vLLM or SGLang reports at start-up, with and without a draft.
+
+    Exit code 1 when the engine would refuse to start.
+    """
+    from specplan import units
+    from specplan.cli.blocks_request import BlocksRequest, run_blocks, run_log
+
+    def size(text: str | None) -> float | None:
+        return None if text is None else units.parse(text, "memory")
+
+    length = (
+        None if max_model_len is None else -1 if max_model_len.strip() == "-1" else units.parse_count(max_model_len)
+    )
+    request = BlocksRequest(
+        target=target,
+        draft=draft,
+        gpu=gpu,
+        engine=engine,
+        engine_version=engine_version,
+        common={"tp": tp, "pp": pp, "expert_parallel": expert_parallel, "dtype": dtype, "quantization": quantization,
+                "kv_cache_dtype": kv_cache_dtype, "weights": size(weights)},
+        vllm={"dcp": dcp, "gpu_memory_utilization": gpu_memory_utilization, "max_model_len": length,
+              "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "block_size": block_size,
+              "kv_cache_memory_bytes": None if kv_cache_memory is None else int(units.parse(kv_cache_memory, "memory")),
+              "num_gpu_blocks_override": num_gpu_blocks_override, "enable_prefix_caching": prefix_caching,
+              "enforce_eager": enforce_eager, "hybrid_kv_cache_manager": not hybrid_off,
+              "custom_all_reduce": custom_all_reduce, "offline": offline, "multimodal_tokens": mm_tokens,
+              "multimodal_values": mm_values, "extra_weights": size(extra_weights) or 0.0,
+              "activation_peak": size(activation_peak), "non_torch": size(non_torch), "cuda_graph": size(cuda_graphs)},
+        sglang={"mem_fraction_static": mem_fraction_static, "context_length": length,
+                "max_running_requests": max_num_seqs, "chunked_prefill_size": max_num_batched_tokens,
+                "page_size": block_size, "max_total_tokens": max_total_tokens, "disable_cuda_graph": enforce_eager,
+                "free_before_load": size(free_before_load)},
+        speculative_config=speculative_config,
+        kappa=kappa,
+        algorithm=speculative_algorithm,
+        algorithm_draft=speculative_draft,
+        num_steps=speculative_num_steps,
+        eagle_topk=speculative_eagle_topk,
+        num_draft_tokens=speculative_num_draft_tokens,
+    )  # fmt: skip
+    if from_log is not None:
+        run_log(request, from_log, as_json=json)
+        return
+    if not run_blocks(request, as_json=json):
+        raise typer.Exit(1)

@@ -1,0 +1,225 @@
+"""What `specplan blocks` was asked, turned into the planner's arguments; loading by name happens here."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import typer
+
+from specplan.errors import InputError, SpecplanError
+from specplan.ingest.startup_check import (
+    StartupCheck,
+    card_of,
+    check_startup,
+    sglang_flags_of,
+    speculation_of,
+    vllm_flags_of,
+)
+from specplan.ingest.startup_logs import StartupLog, read_startup_log
+from specplan.plan.blocks import BlocksReport, sglang_blocks, vllm_blocks
+from specplan.plan.engines.prediction import PoolPrediction
+from specplan.plan.engines.sglang import SglangFlags, predict_sglang
+from specplan.plan.engines.speculative import (
+    SglangSpeculation,
+    Speculation,
+    parse_speculative_config,
+    sglang_speculation,
+)
+from specplan.plan.engines.vllm import VllmFlags, predict_vllm
+from specplan.specs.catalog import load_model
+from specplan.specs.hardware import load_accelerator
+from specplan.values.hardware import Accelerator
+from specplan.values.model import Model
+
+DEFAULT_TOKENS = 5
+"""Drafted tokens assumed with --draft alone; stated among the assumptions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksRequest:
+    """The command line, unit-converted; `common`, `vllm` and `sglang` hold flags under the planner's names."""
+
+    target: str | None
+    draft: str | None
+    gpu: str | None
+    engine: str
+    engine_version: str | None
+    common: Mapping[str, Any]
+    vllm: Mapping[str, Any]
+    sglang: Mapping[str, Any]
+    speculative_config: str | None
+    kappa: int | None
+    algorithm: str | None
+    algorithm_draft: str | None
+    num_steps: int | None
+    eagle_topk: int | None
+    num_draft_tokens: int | None
+
+
+def run_blocks(request: BlocksRequest, *, as_json: bool) -> bool:
+    """Predict and print; whether the engine would start."""
+    if request.target is None:
+        raise InputError("name a target, such as llama3-70b, or give --from-log (list targets: specplan models)")
+    card = load_accelerator(request.gpu or "h100-sxm")
+    model = load_model(request.target)
+    if request.engine == "vllm":
+        report = _vllm(request, model, card)
+    elif request.engine == "sglang":
+        report = _sglang(request, model, card)
+    else:
+        raise InputError(f"--engine {request.engine}: one of vllm, sglang")
+    if as_json:
+        from specplan.report import blocks_table, json_document
+
+        typer.echo(json_document.render(blocks_table.blocks_document(report)))
+    else:
+        from rich.console import Console
+
+        from specplan.report.blocks_table import print_blocks
+
+        print_blocks(report, Console())
+    return report.starts
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksReport:
+    if request.algorithm is not None:
+        raise InputError("--speculative-algorithm is SGLang's; vLLM takes --speculative-config")
+    if request.sglang.get("mem_fraction_static") is not None:
+        raise InputError("--mem-fraction-static is SGLang's; vLLM takes --gpu-memory-utilization")
+    flags = VllmFlags(**_given({**request.common, **request.vllm}), **_version(request))
+    speculation = _vllm_speculation(request, flags, model)
+    draft = None
+    if speculation is not None and speculation.model is not None and speculation.has_draft_model:
+        draft = load_model(speculation.model)
+    report = vllm_blocks(model, card, flags, speculation, draft)
+    return _with_assumed_tokens(report, request)
+
+
+def _version(request: BlocksRequest) -> dict[str, str]:
+    return {} if request.engine_version is None else {"version": request.engine_version}
+
+
+def _vllm_speculation(request: BlocksRequest, flags: VllmFlags, model: Model) -> Speculation | None:
+    if request.speculative_config is not None and request.draft is not None:
+        raise InputError("give either --draft or --speculative-config")
+    modules = len(model.mtp_layers)
+    if request.speculative_config is not None:
+        return parse_speculative_config(
+            request.speculative_config, tp=flags.tp, max_model_len=flags.max_model_len, mtp_modules=modules
+        )
+    if request.draft is None:
+        return None
+    tokens = DEFAULT_TOKENS if request.kappa is None else request.kappa
+    config = {"method": "draft_model", "model": request.draft, "num_speculative_tokens": tokens}
+    # The name of a spec is not a path: a draft called by --draft is a draft model whatever it is called.
+    parsed = parse_speculative_config(config, tp=flags.tp, max_model_len=flags.max_model_len)
+    return replace(parsed, method="draft_model")
+
+
+def _with_assumed_tokens(report: BlocksReport, request: BlocksRequest) -> BlocksReport:
+    if report.speculative is None or request.draft is None or request.kappa is not None:
+        return report
+    note = f"num_speculative_tokens {DEFAULT_TOKENS} (give -k)"
+    return replace(report, speculative=replace(report.speculative, assumptions=(*report.speculative.assumptions, note)))
+
+
+def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksReport:
+    if request.speculative_config is not None:
+        raise InputError("--speculative-config is vLLM's; SGLang takes --speculative-algorithm")
+    if request.vllm.get("gpu_memory_utilization") is not None:
+        raise InputError("--gpu-memory-utilization is vLLM's; SGLang takes --mem-fraction-static")
+    flags = SglangFlags(**_given({**request.common, **request.sglang}), **_version(request))
+    name = request.algorithm
+    path = request.algorithm_draft or request.draft
+    if name is None and path is not None:
+        name = "STANDALONE"
+    speculation = None
+    if name is not None:
+        steps = request.num_steps if request.num_steps is not None else request.kappa
+        speculation = sglang_speculation(
+            name, path, num_steps=steps, eagle_topk=request.eagle_topk, num_draft_tokens=request.num_draft_tokens
+        )
+    draft = load_model(path) if speculation is not None and path is not None else None
+    return sglang_blocks(model, card, flags, speculation, draft)
+
+
+def run_log(request: BlocksRequest, path: str, *, as_json: bool) -> None:
+    """Read a log, predict what it should say, print both."""
+    log = read_startup_log(sys.stdin.buffer if path == "-" else path)
+    source = "standard input" if path == "-" else path
+    check = _checked(request, log, source)
+    if as_json:
+        from specplan.report import blocks_table, json_document
+
+        typer.echo(json_document.render(blocks_table.check_document(check)))
+    else:
+        from rich.console import Console
+
+        from specplan.report.blocks_table import print_check
+
+        print_check(check, Console())
+
+
+def _checked(request: BlocksRequest, log: StartupLog, source: str) -> StartupCheck:
+    """A log beside its prediction; what keeps it from being predicted becomes a note, not an end."""
+    name = request.target or log.settings.get("model")
+    try:
+        if not isinstance(name, str):
+            raise InputError("the log does not name its model; name it: specplan blocks MODEL --from-log ...")
+        model = load_model(name)
+        card = card_of(log, None if request.gpu is None else load_accelerator(request.gpu))
+        predicted, given = _predictions(request, log, model, card)
+    except SpecplanError as error:
+        if request.target is not None:
+            raise
+        check = check_startup(log, source)
+        return replace(check, notes=(*check.notes, f"not predicted: {error}"))
+    return check_startup(log, source, predicted, given)
+
+
+def _predictions(
+    request: BlocksRequest, log: StartupLog, model: Model, card: Accelerator
+) -> tuple[PoolPrediction | None, PoolPrediction | None]:
+    speculation = speculation_of(log, mtp_modules=len(model.mtp_layers))
+    draft = _draft_of(request, log, speculation)
+    printed = log.value("kv_available_bytes")
+    if log.engine == "sglang":
+        if isinstance(speculation, Speculation):
+            raise InputError("a vLLM configuration in an SGLang log")
+        return predict_sglang(model, card, sglang_flags_of(log), speculation, draft), None
+    if isinstance(speculation, SglangSpeculation):
+        raise InputError("an SGLang configuration in a vLLM log")
+    flags = replace(vllm_flags_of(log), **_given(_told(request)))
+    if card.family == "cpu" and printed is not None:
+        flags = replace(flags, kv_cache_memory_bytes=round(printed))
+        return None, predict_vllm(model, card, flags, speculation, draft)
+    predicted = predict_vllm(model, card, flags, speculation, draft)
+    if printed is None:
+        return predicted, None
+    exact = replace(flags, kv_cache_memory_bytes=round(printed))
+    return predicted, predict_vllm(model, card, exact, speculation, draft)
+
+
+def _told(request: BlocksRequest) -> dict[str, Any]:
+    """Flags that the user states beside a log, where the log may not say."""
+    defaults = VllmFlags()
+    told = {**request.common, **request.vllm}
+    return {name: value for name, value in told.items() if value != getattr(defaults, name)}
+
+
+def _draft_of(
+    request: BlocksRequest, log: StartupLog, speculation: Speculation | SglangSpeculation | None
+) -> Model | None:
+    name = request.draft
+    if isinstance(speculation, Speculation):
+        name = name or (speculation.model if speculation.has_draft_model else None)
+        if speculation.method == "mtp" and name == log.settings.get("model"):
+            name = None  # the head comes from the target's own checkpoint
+    elif speculation is not None:
+        name = name or speculation.draft_model
+    return None if name is None else load_model(name)
