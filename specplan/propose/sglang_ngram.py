@@ -210,6 +210,7 @@ class SglangNgram:
         array = as_tokens(prompt, what="prompt")
         self._requests[request_id] = _Request(array[-self.rule.max_trie_depth :].copy(), array.size)
         if self.index_prompts:
+            self.synchronize()
             self.trie.insert(array)
 
     def _active(self, request_id: Hashable) -> _Request:

@@ -566,7 +566,9 @@ def replay(
             start, stop = starts[arriving], starts[arriving + 1]
             at = start + prompts[arriving] + 1  # the prefill emits the first token
             if index_prompts:
-                nodes, slots = insert(nodes, slots, head, params, tokens, start, min(at, stop), start)
+                nodes, slots = insert(nodes, slots, head, params, tokens, start, at - 1, start)
+            if params[AS_ENGINE] == 0 and at <= stop:
+                nodes, slots = _feed(nodes, slots, head, params, tokens, start, at - 1, at)
             if at < stop:
                 row = row_of[running]
                 request_states[row, S_EPOCH] = -1
