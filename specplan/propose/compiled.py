@@ -1,7 +1,7 @@
 """Compilation of hot loops with numba, which is imported only when a compiled proposer is first used.
 
-Modules named ``*_kernels`` decorate their functions with `jit`; proposers import those modules inside functions, through
-`load`, so that importing a proposer costs nothing and a missing numba is one clear line.
+Modules named ``*_kernels`` decorate their functions with `jit` or `jit_leaf`; proposers import those modules inside
+functions, through `load`, so that importing a proposer costs nothing and a missing numba is one clear line.
 """
 
 import importlib
@@ -24,11 +24,29 @@ def jit(function: _F) -> _F:
     MissingExtraError
         When numba is not installed.
     """
+    return _compile(function)
+
+
+def jit_leaf(function: _F) -> _F:
+    """`jit` for a function that allocates no array: arrays are passed without counting references.
+
+    Counting them is atomic and costs more than a walk over a few tree nodes. The caller, compiled or not, holds the
+    references.
+
+    Raises
+    ------
+    MissingExtraError
+        When numba is not installed.
+    """
+    return _compile(function, _nrt=False)
+
+
+def _compile(function: _F, **options: bool) -> _F:
     try:
         from numba import njit
     except ImportError:
         raise MissingExtraError("numba", extra="harness") from None
-    return cast(_F, njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(_F, njit(cache=True, nogil=True, error_model="numpy", **options)(function))
 
 
 def load(kernels: str) -> ModuleType:

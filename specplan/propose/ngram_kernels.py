@@ -8,7 +8,7 @@ may overlap the suffix that it repeats.
 import numpy as np
 from numpy.typing import NDArray
 
-from specplan.propose.compiled import jit
+from specplan.propose.compiled import jit, jit_leaf
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -49,7 +49,7 @@ def match_by_border(text: Ints, base: int, end: int, lo: int, hi: int, latest: b
     return best, best_e
 
 
-@jit
+@jit_leaf
 def _any_pair(a: Ints, b: Ints, x: int, y: int) -> bool:
     """Whether a[i] == x and b[i] == y for some i; no early exit, so that it compiles to vector compares."""
     first, second = np.int32(x), np.int32(y)
@@ -129,7 +129,7 @@ def draft_batch(
         found[i] = n
 
 
-@jit
+@jit_leaf
 def index_token(text: Ints, base: int, at: int, tables: Ints, lo: int, hi: int, latest: bool) -> tuple[int, int]:
     """Match for the context ``text[base:at + 1]``, then enter the n-grams that end at `at`.
 
@@ -173,7 +173,7 @@ def index_token(text: Ints, base: int, at: int, tables: Ints, lo: int, hi: int, 
     return best, best_e
 
 
-@jit
+@jit_leaf
 def index_tokens(text: Ints, have: int, new: Ints, tables: Ints, lo: int, hi: int, latest: bool) -> tuple[int, int]:
     """Append `new` to one request's text of `have` tokens and index each; the match of the whole text."""
     n, e = 0, -1
@@ -183,14 +183,14 @@ def index_tokens(text: Ints, have: int, new: Ints, tables: Ints, lo: int, hi: in
     return n, e
 
 
-@jit
+@jit_leaf
 def reindex(text: Ints, have: int, tables: Ints, lo: int, hi: int, latest: bool) -> None:
     """Enter the text's n-grams into empty tables."""
     for at in range(have):
         index_token(text, 0, at, tables, lo, hi, latest)
 
 
-@jit
+@jit_leaf
 def scan(
     stream: Ints, starts: Longs, tables: Ints, lo: int, hi: int, k: int, latest: bool, fill: bool
 ) -> tuple[int, int, int]:
@@ -210,7 +210,7 @@ def scan(
     return positions, drafted, accepted
 
 
-@jit
+@jit_leaf
 def _verify(stream: Ints, end: int, stop: int, n: int, e: int, limit: int, fill: bool) -> tuple[int, int]:
     """Drafted and accepted tokens of a match at `e` for the context that ends at `end`; the truth follows in `stream`."""
     real = min(limit, end - 1 - e) if n > 0 else 0
@@ -224,7 +224,7 @@ def _verify(stream: Ints, end: int, stop: int, n: int, e: int, limit: int, fill:
     return count, good
 
 
-@jit
+@jit_leaf
 def replay(
     stream: Ints,
     starts: Longs,

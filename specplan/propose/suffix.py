@@ -164,6 +164,7 @@ class SuffixTree:
         listed = 0
         for v in live:
             e, before, times = int(states[v, k.FIRST]), -1, -1
+            here = listed
             while e >= 0:
                 listed += 1
                 _require(edges[e, k.E_OWNER] == v and edges[e, k.E_PREV] == before, f"list of state {v}")
@@ -173,6 +174,8 @@ class SuffixTree:
                         firsts.add(e + 1)
                 before, times, e = e, int(edges[e, k.E_TIMES]), int(edges[e, k.E_NEXT])
             _require(states[v, k.LAST] == before, f"end of the list of state {v}")
+            if not states[v, k.LEN] & k.WIDE:
+                _require(listed - here == states[v, k.LEN] // k.LISTED <= k.NARROW, f"listed children of state {v}")
         _require(set(by_token[by_token > 0].tolist()) == tokens, "table of wide states' children")
         _require(set(by_times[by_times > 0].tolist()) == firsts, "table of wide states' ranks")
         _require((by_token > 0).sum() == len(tokens) == head[k.KEYED], "entries of the table of children")

@@ -14,9 +14,10 @@ The other children are a list of rows of `edges` in rank order, from FIRST to LA
 
     TOKEN TARGET TIMES NEXT PREV OWNER
 
-TIMES of a child is how often its string occurred: the COUNT of its target. A state with more than `NARROW` listed
-children is wide (a flag in LEN): two open-addressing tables of edge numbers plus one (0 is empty) find a wide state's
-child by token (`by_token`) and the first listed child of a given TIMES (`by_times`).
+TIMES of a child is how often its string occurred: the COUNT of its target. LEN holds the length of the class's longest
+string in its low bits, above it the number of listed children up to `NARROW`, and a flag when there have been more: the
+state is then wide, and two open-addressing tables of edge numbers plus one (0 is empty) find its children by token
+(`by_token`) and the first listed child of a given TIMES (`by_times`).
 
 Invariants:
 
@@ -37,7 +38,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specplan.propose.compiled import jit
+from specplan.propose.compiled import jit, jit_leaf
 
 Ints: TypeAlias = NDArray[np.int32]
 Longs: TypeAlias = NDArray[np.int64]
@@ -50,7 +51,8 @@ STATE_WIDTH = 8
 E_TOKEN, E_TARGET, E_TIMES, E_NEXT, E_PREV, E_OWNER = range(6)
 EDGE_WIDTH = 6
 WIDE = 1 << 30
-LEN_MASK = WIDE - 1
+LISTED = 1 << 16  # one listed child, in LEN
+LEN_MASK = LISTED - 1
 NARROW = 8
 
 DEPTH, STATES, FREE_STATE, FREE_STATES, EDGES, FREE_EDGE, FREE_EDGES, KEYED, VERSION = range(9)
@@ -79,7 +81,7 @@ class Tree(NamedTuple):
 # ------------------------------------------------------------------------------------------------ tables of wide states
 
 
-@jit
+@jit_leaf
 def _slot(owner: Int, key: Int, mask: Int) -> Int:
     """First slot of (owner, key)."""
     h = np.uint64(owner) * _M1 ^ np.uint64(np.uint32(key)) * _M2
@@ -88,7 +90,7 @@ def _slot(owner: Int, key: Int, mask: Int) -> Int:
     return np.int64((h >> _S) & np.uint64(mask))
 
 
-@jit
+@jit_leaf
 def _seek(table: Ints, edges: Ints, owner: Int, key: Int, field: Int) -> Int:
     """Slot that holds (owner, key), or the empty slot where it would go."""
     mask = table.size - 1
@@ -101,7 +103,7 @@ def _seek(table: Ints, edges: Ints, owner: Int, key: Int, field: Int) -> Int:
     return slot
 
 
-@jit
+@jit_leaf
 def _forget(table: Ints, edges: Ints, slot: Int, field: Int) -> None:
     """Empty a slot and move later entries of its run back, so that no run is broken."""
     mask = table.size - 1
@@ -117,23 +119,23 @@ def _forget(table: Ints, edges: Ints, slot: Int, field: Int) -> None:
     table[hole] = 0
 
 
-@jit
+@jit_leaf
 def _enter_token(t: Tree, e: Int) -> None:
     t.by_token[_seek(t.by_token, t.edges, t.edges[e, E_OWNER], t.edges[e, E_TOKEN], E_TOKEN)] = e + 1
     t.head[KEYED] += 1
 
 
-@jit
+@jit_leaf
 def _forget_token(t: Tree, e: Int) -> None:
     slot = _seek(t.by_token, t.edges, t.edges[e, E_OWNER], t.edges[e, E_TOKEN], E_TOKEN)
     _forget(t.by_token, t.edges, slot, E_TOKEN)
     t.head[KEYED] -= 1
 
 
-@jit
+@jit_leaf
 def _widen(t: Tree, v: Int) -> None:
     """Make a state wide: enter its listed children into the tables."""
-    t.states[v, LEN] |= WIDE
+    t.states[v, LEN] = (t.states[v, LEN] & LEN_MASK) | WIDE
     e = t.states[v, FIRST]
     before = -1
     while e >= 0:
@@ -144,7 +146,7 @@ def _widen(t: Tree, v: Int) -> None:
         e = t.edges[e, E_NEXT]
 
 
-@jit
+@jit_leaf
 def rebuild_tables(t: Tree) -> None:
     """Fill empty tables from the lists of all wide states."""
     t.by_token[:] = 0
@@ -158,7 +160,7 @@ def rebuild_tables(t: Tree) -> None:
 # ------------------------------------------------------------------------------------------------------------- children
 
 
-@jit
+@jit_leaf
 def find(t: Tree, v: Int, x: Int) -> Int:
     """Handle of v's child by token: OWN, an edge, or NONE."""
     states = t.states
@@ -174,12 +176,12 @@ def find(t: Tree, v: Int, x: Int) -> Int:
     return e
 
 
-@jit
+@jit_leaf
 def _target(t: Tree, v: Int, handle: Int) -> Int:
     return np.int64(t.states[v, TARGET]) if handle == OWN else np.int64(t.edges[handle, E_TARGET])
 
 
-@jit
+@jit_leaf
 def _first_of(t: Tree, v: Int, times: Int) -> Int:
     """First listed child with a given TIMES, or NONE."""
     if t.states[v, LEN] & WIDE:
@@ -190,14 +192,14 @@ def _first_of(t: Tree, v: Int, times: Int) -> Int:
     return e if e >= 0 and t.edges[e, E_TIMES] == times else np.int64(NONE)
 
 
-@jit
+@jit_leaf
 def _set_first_of(t: Tree, v: Int, times: Int, e: Int) -> None:
     """Note that `e`, which has these TIMES already, is now the first listed child with them (wide states only)."""
     if t.states[v, LEN] & WIDE:
         t.by_times[_seek(t.by_times, t.edges, v, times, E_TIMES)] = e + 1
 
 
-@jit
+@jit_leaf
 def _leave_group(t: Tree, v: Int, e: Int) -> None:
     """Before `e` leaves its place or changes its TIMES: its group begins with the next one, or is gone (wide only)."""
     if t.states[v, LEN] & WIDE:
@@ -211,7 +213,7 @@ def _leave_group(t: Tree, v: Int, e: Int) -> None:
                 _forget(t.by_times, t.edges, slot, E_TIMES)
 
 
-@jit
+@jit_leaf
 def _unlink(t: Tree, v: Int, e: Int) -> None:
     before, after = t.edges[e, E_PREV], t.edges[e, E_NEXT]
     if before >= 0:
@@ -224,7 +226,7 @@ def _unlink(t: Tree, v: Int, e: Int) -> None:
         t.states[v, LAST] = before
 
 
-@jit
+@jit_leaf
 def _link_before(t: Tree, v: Int, e: Int, anchor: Int) -> None:
     """Put `e` into v's list before `anchor`; at the end where that is NONE."""
     before = t.states[v, LAST] if anchor < 0 else t.edges[anchor, E_PREV]
@@ -240,7 +242,7 @@ def _link_before(t: Tree, v: Int, e: Int, anchor: Int) -> None:
         t.states[v, LAST] = e
 
 
-@jit
+@jit_leaf
 def _new_edge(t: Tree) -> Int:
     e = t.head[FREE_EDGE]
     if e >= 0:
@@ -252,15 +254,17 @@ def _new_edge(t: Tree) -> Int:
     return e
 
 
-@jit
-def _free_edge(t: Tree, e: Int) -> None:
+@jit_leaf
+def _free_edge(t: Tree, v: Int, e: Int) -> None:
+    if not t.states[v, LEN] & WIDE:
+        t.states[v, LEN] -= LISTED
     t.edges[e, E_OWNER] = -1
     t.edges[e, E_NEXT] = t.head[FREE_EDGE]
     t.head[FREE_EDGE] = e
     t.head[FREE_EDGES] += 1
 
 
-@jit
+@jit_leaf
 def _add_child(t: Tree, v: Int, x: Int, target: Int, times: Int) -> None:
     """Append a child at the end of v's ranks; room must have been made. Widens when the list passes `NARROW`."""
     states = t.states
@@ -277,16 +281,13 @@ def _add_child(t: Tree, v: Int, x: Int, target: Int, times: Int) -> None:
         if before < 0 or edges[before, E_TIMES] != times:
             _set_first_of(t, v, times, e)
         return
-    n = 0
-    e = states[v, FIRST]
-    while e >= 0:
-        n += 1
-        e = edges[e, E_NEXT]
-    if n > NARROW:
+    if states[v, LEN] >= NARROW * LISTED:
         _widen(t, v)
+    else:
+        states[v, LEN] += LISTED
 
 
-@jit
+@jit_leaf
 def _become_own(t: Tree, v: Int, e: Int, times: Int) -> None:
     """Exchange listed child `e` for v's own: `e` moves to the row with `times`, the old one to the front of the list."""
     wide = t.states[v, LEN] & WIDE
@@ -304,7 +305,7 @@ def _become_own(t: Tree, v: Int, e: Int, times: Int) -> None:
     _set_first_of(t, v, edges[e, E_TIMES], e)
 
 
-@jit
+@jit_leaf
 def _raise(t: Tree, v: Int, handle: Int) -> None:
     """Count one more occurrence of a child and give it its new rank."""
     if handle == OWN:
@@ -333,7 +334,7 @@ def _raise(t: Tree, v: Int, handle: Int) -> None:
             _set_first_of(t, v, old + 1, e)
 
 
-@jit
+@jit_leaf
 def _after_group(t: Tree, v: Int, e: Int, times: Int) -> Int:
     """First listed child from `e` on with at most `times`: where a child that falls to `times` belongs."""
     found = _first_of(t, v, times)
@@ -344,7 +345,7 @@ def _after_group(t: Tree, v: Int, e: Int, times: Int) -> Int:
     return e
 
 
-@jit
+@jit_leaf
 def _lower(t: Tree, v: Int, handle: Int) -> None:
     """Count one occurrence of a child less; at 0 it goes, else it moves to the front of those with its new count."""
     states, edges = t.states, t.edges
@@ -365,7 +366,7 @@ def _lower(t: Tree, v: Int, handle: Int) -> None:
         _unlink(t, v, e)
         states[v, TOKEN], states[v, TARGET], states[v, TIMES] = edges[e, E_TOKEN], edges[e, E_TARGET], edges[e, E_TIMES]
         if times == 0:
-            _free_edge(t, e)
+            _free_edge(t, v, e)
             return
         anchor = _after_group(t, v, np.int64(states[v, FIRST]), times)
         edges[e, E_TOKEN], edges[e, E_TARGET], edges[e, E_TIMES] = token, target, times
@@ -381,7 +382,7 @@ def _lower(t: Tree, v: Int, handle: Int) -> None:
         if states[v, LEN] & WIDE:
             _forget_token(t, e)
         _unlink(t, v, e)
-        _free_edge(t, e)
+        _free_edge(t, v, e)
         return
     anchor = _after_group(t, v, np.int64(edges[e, E_NEXT]), times)
     edges[e, E_TIMES] = times
@@ -393,7 +394,7 @@ def _lower(t: Tree, v: Int, handle: Int) -> None:
 # --------------------------------------------------------------------------------------------------------------- states
 
 
-@jit
+@jit_leaf
 def _new_state(t: Tree, length: Int, link: Int, count: Int) -> Int:
     v = t.head[FREE_STATE]
     if v >= 0:
@@ -407,7 +408,7 @@ def _new_state(t: Tree, length: Int, link: Int, count: Int) -> Int:
     return v
 
 
-@jit
+@jit_leaf
 def _free_state(t: Tree, v: Int) -> None:
     t.states[v, LEN] = -1
     t.states[v, LINK] = t.head[FREE_STATE]
@@ -415,7 +416,7 @@ def _free_state(t: Tree, v: Int) -> None:
     t.head[FREE_STATES] += 1
 
 
-@jit
+@jit_leaf
 def clear(t: Tree, depth: Int) -> None:
     """Make the tree empty: only the root, the empty string."""
     t.by_token[:] = 0
@@ -429,12 +430,12 @@ def clear(t: Tree, depth: Int) -> None:
     _new_state(t, 0, -1, 0)
 
 
-@jit
+@jit_leaf
 def _len(t: Tree, v: Int) -> Int:
     return np.int64(t.states[v, LEN] & LEN_MASK)
 
 
-@jit
+@jit_leaf
 def shorten(t: Tree, v: Int, length: Int) -> Int:
     """State on v's chain that holds the suffix of `length` tokens (of the strings of `v`, which are no shorter)."""
     link = np.int64(t.states[v, LINK])
@@ -444,7 +445,7 @@ def shorten(t: Tree, v: Int, length: Int) -> Int:
     return v
 
 
-@jit
+@jit_leaf
 def _list_size(t: Tree, v: Int) -> Int:
     n = 0
     e = t.states[v, FIRST]
@@ -454,7 +455,7 @@ def _list_size(t: Tree, v: Int) -> Int:
     return n
 
 
-@jit
+@jit_leaf
 def has_room(t: Tree, states: Int, edges: Int, keys: Int) -> bool:
     """Whether this many states, edges and table entries can be added; tables stay at most half full."""
     head = t.head
@@ -465,7 +466,7 @@ def has_room(t: Tree, states: Int, edges: Int, keys: Int) -> bool:
     )
 
 
-@jit
+@jit_leaf
 def append(t: Tree, last: Int, size: Int, x: Int) -> Int:
     """Append token x to a text of `size` tokens whose last suffix is in state `last`; the new last state.
 
@@ -524,7 +525,7 @@ def append(t: Tree, last: Int, size: Int, x: Int) -> Int:
     return new
 
 
-@jit
+@jit_leaf
 def _split(t: Tree, v: Int, x: Int, q: Int, length: Int) -> Int:
     """Take the strings of at most `length` tokens out of class q; edges of v and of its shorter suffixes follow them."""
     r = _new_state(t, length, t.states[q, LINK], t.states[q, COUNT])
@@ -532,10 +533,8 @@ def _split(t: Tree, v: Int, x: Int, q: Int, length: Int) -> Int:
     if t.states[q, TARGET] >= 0:
         _add_child(t, r, t.states[q, TOKEN], t.states[q, TARGET], t.states[q, TIMES])
     e = t.states[q, FIRST]
-    n = 0
     while e >= 0:
         _add_child(t, r, t.edges[e, E_TOKEN], t.edges[e, E_TARGET], t.edges[e, E_TIMES])
-        n += 1
         e = t.edges[e, E_NEXT]
     while v >= 0:
         handle = find(t, v, x)
@@ -549,7 +548,7 @@ def _split(t: Tree, v: Int, x: Int, q: Int, length: Int) -> Int:
     return r
 
 
-@jit
+@jit_leaf
 def extend(t: Tree, cursor: Longs, tokens: Ints) -> Int:
     """Append tokens to the text of `cursor` (last state, size); how many fitted before the tree was full."""
     last, size = cursor[0], cursor[1]
@@ -564,7 +563,7 @@ def extend(t: Tree, cursor: Longs, tokens: Ints) -> Int:
     return tokens.size
 
 
-@jit
+@jit_leaf
 def remove(t: Tree, tokens: Ints) -> None:
     """Take all occurrences of one text out of the tree, from its first token on."""
     t.head[VERSION] += 1
@@ -606,7 +605,7 @@ def remove(t: Tree, tokens: Ints) -> None:
 # ------------------------------------------------------------------------------------------------------------- matching
 
 
-@jit
+@jit_leaf
 def match(t: Tree, context: Ints, cap: Int) -> tuple[Int, Int]:
     """State and length of the longest suffix of `context`, at most `cap` < depth tokens, that is in the tree.
 
@@ -632,7 +631,7 @@ def match(t: Tree, context: Ints, cap: Int) -> tuple[Int, Int]:
         window = min(4 * window, cap)
 
 
-@jit
+@jit_leaf
 def match_text(t: Tree, last: Int, size: Int, text: Ints, length: Int, context: Ints, cap: Int) -> tuple[Int, Int]:
     """`match`, from the text's own last state where the context is how ``text[:length]`` ends.
 
@@ -653,14 +652,14 @@ def match_text(t: Tree, last: Int, size: Int, text: Ints, length: Int, context: 
 # ------------------------------------------------------------------------------------------------------------- drafting
 
 
-@jit
+@jit_leaf
 def _allowed(m: Int, limit: Int, factor: Float, offset: Float) -> Int:
     """Most tokens after a match of m: m * factor + offset in float32, a hair more, cut to a whole number in [0, limit]."""
     real = np.float64(np.float32(np.float32(np.float32(m) * factor) + offset)) + 1e-6
     return np.int64(min(np.float64(limit), max(real, 0.0)))
 
 
-@jit
+@jit_leaf
 def path_score(t: Tree, v: Int, n: Int, min_prob: Float) -> Float:
     """Sum of the probabilities of `write_path`."""
     states = t.states
@@ -676,7 +675,7 @@ def path_score(t: Tree, v: Int, n: Int, min_prob: Float) -> Float:
     return score
 
 
-@jit
+@jit_leaf
 def write_path(t: Tree, v: Int, n: Int, min_prob: Float, tokens: Ints, probs: Floats) -> Int:
     """Follow first-ranked children for at most n tokens while the product of count ratios is at least `min_prob`."""
     states = t.states
@@ -693,7 +692,7 @@ def write_path(t: Tree, v: Int, n: Int, min_prob: Float, tokens: Ints, probs: Fl
     return i
 
 
-@jit
+@jit_leaf
 def best_path(
     t: Tree, v: Int, m: Int, limit: Int, factor: Float, offset: Float, min_prob: Float
 ) -> tuple[Int, Int, Int, Float]:
@@ -726,23 +725,30 @@ def best_path(
     return best_v, best_m, best_n, best
 
 
-@jit
+@jit_leaf
+def _heap_move(prob: Floats, item: Ints, to: Int, source: Int) -> None:
+    prob[to] = prob[source]
+    for i in range(3):
+        item[to, i] = item[source, i]
+
+
+@jit_leaf
 def _heap_rise(prob: Floats, item: Ints, hole: Int, p: Float, a: Int, b: Int, c: Int) -> None:
     """Put (p; a, b, c) at `hole` or above, past parents of strictly smaller p."""
     parent = (hole - 1) // 2
     while hole > 0 and prob[parent] < p:
-        prob[hole] = prob[parent]
-        item[hole] = item[parent]
+        _heap_move(prob, item, hole, parent)
         hole = parent
         parent = (hole - 1) // 2
     prob[hole] = p
     item[hole, 0], item[hole, 1], item[hole, 2] = a, b, c
 
 
-@jit
+@jit_leaf
 def _heap_pop(prob: Floats, item: Ints, n: Int) -> None:
-    """Take the top off a heap of n: the hole sinks to a leaf along larger children (the right one of equals), then the
-    last item rises from there. The order of equals is that of the C++ standard library's binary heap.
+    """Take the top off a heap of n: the hole sinks to a leaf, then the last item rises from there.
+
+    It sinks along the larger child, the right one of equals: the order of equals is that of the C++ standard library.
     """
     p = prob[n - 1]
     a, b, c = item[n - 1, 0], item[n - 1, 1], item[n - 1, 2]
@@ -752,13 +758,11 @@ def _heap_pop(prob: Floats, item: Ints, n: Int) -> None:
         child = 2 * (child + 1)
         if prob[child] < prob[child - 1]:
             child -= 1
-        prob[hole] = prob[child]
-        item[hole] = item[child]
+        _heap_move(prob, item, hole, child)
         hole = child
     if size % 2 == 0 and child == (size - 2) // 2:
         child = 2 * (child + 1)
-        prob[hole] = prob[child - 1]
-        item[hole] = item[child - 1]
+        _heap_move(prob, item, hole, child - 1)
         hole = child - 1
     if size > 0:
         _heap_rise(prob, item, hole, p, a, b, c)
@@ -770,17 +774,17 @@ def grow_tree_draft(
 ) -> tuple[Int, Float]:
     """Most probable n nodes after a match of m tokens in state v; how many there are and their sum.
 
-    A heap holds (probability; parent in the draft, state, length of its string). What is popped is the end of a string:
-    where its only continuation always followed, the token is drafted and its end pushed with the same probability;
-    else the string's children are pushed in rank order, down to the first below `min_prob`.
+    A heap holds (probability; parent in the draft, place, length). A positive length marks the end of a string of that
+    length, and the place is its state: where one continuation always followed, that token is drafted; else the string's
+    children are pushed in rank order, down to the first below `min_prob`. A negative length marks such a child, not
+    drafted yet, of a string one longer than its parent's: the place is its edge, or the complement of its parent's state
+    for a state's own child. What is drafted is pushed again as the end of its string.
     """
     states, edges = t.states, t.edges
     depth = t.head[DEPTH]
     room = 64
     prob = np.zeros(room, np.float32)
     item = np.zeros((room, 3), np.int32)
-    # A pushed child stands before its token: its item is (parent, state of its parent string, handle).
-    # State items carry kind 0 in the sign of the length: see below.
     prob[0] = 1.0
     item[0, 0], item[0, 1], item[0, 2] = -1, v, m
     held = 1
@@ -792,7 +796,6 @@ def grow_tree_draft(
         _heap_pop(prob, item, held)
         held -= 1
         if length < 0:
-            # A child whose token is not yet drafted: `v` is its edge (or ~state for a state's own child).
             length = -length
             if v < 0:
                 token, v = states[~v, TOKEN], np.int64(states[~v, TARGET])
@@ -803,9 +806,9 @@ def grow_tree_draft(
                 continue
             count = states[v, COUNT]
             if states[v, TIMES] != count:
-                children = 1
-                e = np.int64(states[v, FIRST])
+                place = ~v
                 times = states[v, TIMES]
+                e = np.int64(states[v, FIRST])
                 while True:
                     chance = (p * np.float32(times)) / np.float32(count)
                     if chance < min_prob:
@@ -818,16 +821,13 @@ def grow_tree_draft(
                         more = np.zeros((room, 3), np.int32)
                         more[:held] = item
                         item = more
-                    if children == 1:
-                        _heap_rise(prob, item, held, chance, parent, ~v, -(length + 1))
-                    else:
-                        _heap_rise(prob, item, held, chance, parent, e, -(length + 1))
-                        e = np.int64(edges[e, E_NEXT])
+                    _heap_rise(prob, item, held, chance, parent, place, -(length + 1))
                     held += 1
-                    children += 1
                     if e < 0:
                         break
+                    place = e
                     times = edges[e, E_TIMES]
+                    e = np.int64(edges[e, E_NEXT])
                 continue
             token, v = states[v, TOKEN], np.int64(states[v, TARGET])
             length += 1
@@ -883,11 +883,10 @@ def _resized(old: Ints, rows: Int) -> Ints:
     return new
 
 
-@jit
+@jit_leaf
 def _wider(used: Int, capacity: Int, least: Int) -> Int:
-    """Next capacity: half as much again, an eighth for large arrays; unchanged where there is room to spare."""
-    step = capacity // 2 if capacity < 1 << 18 else capacity // 8
-    return capacity if capacity - used >= max(step // 2, least) else capacity + max(step, least)
+    """Next capacity: half as much again; unchanged where there is room to spare."""
+    return capacity if capacity - used >= max(capacity // 4, least) else capacity + max(capacity // 2, least)
 
 
 @jit
@@ -1069,7 +1068,7 @@ def _grown_pool(pool: Pool) -> Pool:
     return new
 
 
-@jit
+@jit_leaf
 def _power_of_two(n: Int) -> Int:
     size = 1
     while size < n:
