@@ -1,0 +1,515 @@
+"""A draft source as a step sees it: how it drafts on an engine, how many positions it has verified, what it emits.
+
+Spelled ``name:key=value,...``: ``ngram:coverage=.4,alpha=.8``, ``llama3.2-1b:alpha=.6..0.7..0.8``,
+``eagle:alpha=.8/.7/.6``, ``suffix:coverage=.7,alpha=.6,drafted=2.5``. A name that is none of the known sources is a
+draft model.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from specplan.errors import InputError, UnsupportedError
+from specplan.formulas.emitted import (
+    FloatArray,
+    emitted_over_all_steps,
+    expected_emitted,
+    expected_emitted_hit,
+    survival,
+)
+from specplan.formulas.step import PassShape, pass_shape
+from specplan.plan.draft_time import card_ngram_s, host_ngram_s, model_draft_s, suffix_s, trie_s
+from specplan.plan.step_time import Machine, MeasuredTable, host_time, pass_time
+from specplan.values.formats import NumberFormat
+from specplan.values.model import Access, Attention, DenseMLP, Experts, LatentAttention, Layer, Model, Weight
+
+MATCHERS: Final = ("ngram", "ngram-host", "ngram-gpu", "suffix")
+HEADS: Final = ("eagle", "eagle3", "mtp")
+
+SUFFIX_LENGTH: Final = 12
+"""Longest draft of suffix decoding at vLLM's defaults: half of the tree depth of 24."""
+
+SGLANG_NODES: Final = 12
+"""Verified positions of SGLang's NGRAM when ``--speculative-num-draft-tokens`` is not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A figure with the ends between which it may lie; equal ends where it is exact."""
+
+    low: float
+    best: float
+    high: float
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the ends differ."""
+        return self.low < self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSource:
+    """One draft source.
+
+    Attributes
+    ----------
+    text, name, kind : str
+        As the user spelled it; its name; ``none``, ``ngram``, ``ngram-host``, ``ngram-gpu``, ``suffix``, ``eagle``,
+        ``eagle3``, ``mtp`` or ``model``.
+    model : Model or None
+        What drafts, for models and heads.
+    alpha : Range or None
+        Conditional acceptance per position.
+    hazard : tuple of float
+        Conditional acceptance of each position, where it is not constant.
+    hit, continuation : float or None
+        Acceptance of the first drafted token and of each later one.
+    coverage : Range
+        Share of request-steps in which the source offers a draft.
+    emitted : Range or None
+        Measured tokens per step over all steps, instead of an acceptance; valid at `kappa` only.
+    drafted : float or None
+        Mean drafted tokens per drafted step where they are fewer than kappa (suffix decoding).
+    kappa : int or None
+        Drafted tokens (a tree's depth); None lets the plan choose.
+    nodes, topk : int or None
+        A tree's verified positions, root included, and its branching.
+    """
+
+    text: str
+    name: str
+    kind: str
+    model: Model | None = None
+    alpha: Range | None = None
+    hazard: tuple[float, ...] = ()
+    hit: float | None = None
+    continuation: float | None = None
+    coverage: Range = Range(low=1.0, best=1.0, high=1.0)
+    emitted: Range | None = None
+    drafted: float | None = None
+    kappa: int | None = None
+    nodes: int | None = None
+    topk: int = 1
+
+    @property
+    def own_head(self) -> bool:
+        """Whether it is a stand-alone model with an output head of its own."""
+        return self.kind == "model"
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it makes forward passes."""
+        return self.model is not None
+
+    def ends(self) -> tuple["StepSource", "StepSource"]:
+        """The source at the low and at the high end of its acceptance and coverage."""
+
+        def at(end: str) -> StepSource:
+            def pick(r: Range) -> Range:
+                x = getattr(r, end)
+                return Range(low=x, best=x, high=x)
+
+            return replace(
+                self,
+                alpha=None if self.alpha is None else pick(self.alpha),
+                coverage=pick(self.coverage),
+                emitted=None if self.emitted is None else pick(self.emitted),
+            )
+
+        return at("low"), at("high")
+
+
+NO_SOURCE: Final = StepSource(text="none", name="none", kind="none", kappa=0)
+
+_KEYS: Final[Mapping[str, str]] = {
+    "alpha": "acceptance per position: .7, .6..0.8, .6..0.7..0.8, or per position .8/.7/.6",
+    "hit": "acceptance of the first drafted token",
+    "cont": "acceptance of each later one",
+    "coverage": "share of steps with a draft",
+    "emitted": "measured tokens per step, over all steps",
+    "drafted": "mean drafted tokens per drafted step",
+    "k": "drafted tokens",
+    "nodes": "verified positions of a tree, root included",
+    "topk": "branching of a tree",
+}
+
+
+def parse_step_source(text: str) -> StepSource:
+    """Read a source as a user spells it; a draft model still has to be loaded into `StepSource.model`.
+
+    Raises
+    ------
+    InputError
+        Naming the source, the key and what it must be.
+
+    Examples
+    --------
+    >>> source = parse_step_source("ngram:coverage=.4,alpha=.6..0.8")
+    >>> source.kind, source.coverage.best, round(source.alpha.best, 3)
+    ('ngram', 0.4, 0.7)
+    """
+    name, options = _split(text)
+    kind = name if name in (*MATCHERS, *HEADS, "none") else "model"
+    if kind == "none":
+        return NO_SOURCE
+    unknown = [key for key in options if key not in _KEYS]
+    if unknown:
+        raise InputError(f"source {text!r}: unknown key {unknown[0]!r}; one of {', '.join(_KEYS)}")
+    per_position = options["alpha"].split("/") if "/" in options.get("alpha", "") else []
+
+    def number(key: str, low: float, high: float) -> float | None:
+        return _number(text, key, options[key], low, high) if key in options else None
+
+    def interval(key: str, low: float, high: float) -> Range | None:
+        return _range(text, key, options[key], low, high) if key in options else None
+
+    def whole(key: str, low: int) -> int | None:
+        return _whole(text, key, options[key], low) if key in options else None
+
+    return _checked(
+        StepSource(
+            text=text,
+            name=name,
+            kind=kind,
+            alpha=None if per_position else interval("alpha", 0, 1),
+            hazard=tuple(_number(text, "alpha", part, 0, 1) for part in per_position),
+            hit=number("hit", 0, 1),
+            continuation=number("cont", 0, 1),
+            coverage=interval("coverage", 0, 1) or Range(low=1.0, best=1.0, high=1.0),
+            emitted=interval("emitted", 1, np.inf),
+            drafted=number("drafted", 0, 1e4),
+            kappa=whole("k", 1),
+            nodes=whole("nodes", 2),
+            topk=whole("topk", 1) or 1,
+        )
+    )
+
+
+def _checked(source: StepSource) -> StepSource:
+    """The source itself, if its acceptance is given once and its lengths agree."""
+
+    def fail(what: str) -> InputError:
+        return InputError(f"source {source.text!r}: {what}")
+
+    if (source.hit is None) != (source.continuation is None):
+        raise fail("hit and cont go together")
+    given = {"alpha": source.alpha or source.hazard, "hit": source.hit is not None, "emitted": source.emitted}
+    named = [name for name, value in given.items() if value]
+    if len(named) != 1:
+        raise fail(
+            "its acceptance must be given once, for nothing is assumed about it: alpha=.7, alpha=.8/.7/.6, "
+            "hit=.2,cont=.8, or emitted=2.3" + (f"; given: {' and '.join(named)}" if named else "")
+        )
+    kappa = source.kappa
+    if kappa is None:
+        if source.emitted is not None or source.nodes is not None:
+            raise fail("emitted=... and nodes=... belong to one draft length; give it as k=...")
+        return source
+    if source.emitted is not None and source.emitted.high > kappa + 1:
+        raise fail(f"emitted {source.emitted.high:g} is more than the {kappa + 1} tokens of a step of k={kappa}")
+    if source.nodes is not None and source.nodes < kappa + 1:
+        raise fail(f"nodes={source.nodes} cannot hold a root and a path of k={kappa}")
+    if source.hazard and kappa > len(source.hazard):
+        raise fail(f"k={kappa} needs as many acceptances, alpha gives {len(source.hazard)}")
+    return source
+
+
+def _split(text: str) -> tuple[str, dict[str, str]]:
+    # A path may hold colons; options hold an equals sign.
+    name, colon, rest = text.rpartition(":")
+    if not colon or "=" not in rest:
+        name, rest = text, ""
+    options: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not value.strip():
+            raise InputError(f"source {text!r}: {part!r} is not key=value")
+        if key.strip() in options:
+            raise InputError(f"source {text!r}: {key.strip()} is given twice")
+        options[key.strip()] = value.strip()
+    if not name.strip():
+        raise InputError(f"source {text!r}: has no name; one of {', '.join((*MATCHERS, *HEADS))}, or a draft model")
+    return name.strip(), options
+
+
+def _number(text: str, key: str, value: str, low: float, high: float) -> float:
+    try:
+        x = float(value)
+    except ValueError:
+        raise InputError(f"source {text!r}: {key} {value!r} is not a number") from None
+    if not low <= x <= high:  # NaN fails as well
+        raise InputError(f"source {text!r}: {key} {value} must lie between {low:g} and {high:g}")
+    return x
+
+
+def _whole(text: str, key: str, value: str, low: int) -> int:
+    if not re.fullmatch(r"\d{1,6}", value) or int(value) < low:
+        raise InputError(f"source {text!r}: {key} {value!r} must be a whole number of at least {low}")
+    return int(value)
+
+
+def _range(text: str, key: str, value: str, low: float, high: float) -> Range:
+    parts = [_number(text, key, p, low, high) for p in value.split("..")]
+    if len(parts) > 3 or sorted(parts) != parts:
+        raise InputError(f"source {text!r}: {key} {value!r} must be one number, low..high, or low..best..high")
+    middle = parts[1] if len(parts) == 3 else (parts[0] + parts[-1]) / 2
+    return Range(low=parts[0], best=middle, high=parts[-1])
+
+
+def eagle_head(target: Model) -> Model:
+    """A head like EAGLE's for `target`: one decoder layer of its shape, a projection of two hidden states, its head.
+
+    Assumed where no spec of the trained head is given; a mixture of experts gets a dense layer of the width that one
+    token uses.
+    """
+    template = next((la for la in reversed(target.layers) if isinstance(la.mixer, (Attention, LatentAttention))), None)
+    if template is None:
+        raise UnsupportedError(
+            f"{target.name} has no attention layer to shape an EAGLE head after; give a spec of the head"
+        )
+    feed_forward = template.feed_forward
+    if isinstance(feed_forward, Experts):
+        width = feed_forward.width * feed_forward.per_token + feed_forward.shared_width
+        feed_forward = DenseMLP(width=width, gated=feed_forward.gated)
+    fusion = Weight(component="mlp", name="fusion", size=2 * target.hidden_size**2, access=Access.MATMUL)
+    return replace(
+        target,
+        name=f"eagle head of {target.name}",
+        source="assumed: one layer of the target's shape",
+        layers=(Layer(mixer=template.mixer, feed_forward=feed_forward),),
+        extra=(fusion,),
+        head=False,
+        embedding=False,
+        quantization=None,
+        mtp_layers=(),
+        published_params=None,
+    )
+
+
+def mtp_head(target: Model) -> Model:
+    """The multi-token prediction layer of `target` as a draft.
+
+    Raises
+    ------
+    UnsupportedError
+        When the target carries none.
+    """
+    if not target.mtp_layers:
+        raise UnsupportedError(f"{target.name} carries no multi-token prediction layer, so mtp cannot draft for it")
+    return replace(
+        target,
+        name=f"mtp layer of {target.name}",
+        layers=target.mtp_layers[:1],
+        extra=(),
+        head=False,
+        embedding=False,
+        mtp_layers=(),
+        published_params=None,
+    )
+
+
+ENGINE_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "sglang": ("none", "ngram", "eagle", "eagle3", "mtp", "model"),
+}
+"""Sources that an engine offers, where not all."""
+
+
+def on_engine(source: StepSource, target: Model, engine: str) -> StepSource:
+    """The source as `engine` runs it for `target`: a head made from the target, a tree's default nodes.
+
+    Raises
+    ------
+    InputError
+        When the engine has no such source.
+    """
+    kinds = ENGINE_KINDS.get(engine)
+    if kinds is not None and source.kind not in kinds:
+        raise InputError(f"source {source.text!r}: {engine} has no {source.kind}; it offers {', '.join(kinds)}")
+    if source.kind in HEADS and source.model is None:
+        source = replace(source, model=mtp_head(target) if source.kind == "mtp" else eagle_head(target))
+    if engine == "sglang" and source.kind == "ngram" and source.nodes is None:
+        deepest = most_kappa(source, SGLANG_NODES - 1)
+        source = replace(source, nodes=max(SGLANG_NODES, deepest + 1), kappa=deepest)
+    return source
+
+
+def most_kappa(source: StepSource, at_most: int) -> int:
+    """Longest draft that the source's acceptance describes, up to `at_most`."""
+    if source.kind == "none":
+        return 0
+    if source.kappa is not None:
+        return source.kappa
+    return min(at_most, len(source.hazard)) if source.hazard else at_most
+
+
+def emitted(source: StepSource, kappa: npt.ArrayLike) -> FloatArray:
+    """Tokens per step over all steps, at drafts of `kappa` tokens.
+
+    Suffix decoding drafts `drafted` tokens on average; a fraction is split between the whole lengths around it.
+    """
+    k = np.asarray(kappa, np.int64)
+    if source.kind == "none":
+        return np.ones(k.shape)
+    if source.emitted is not None:
+        return np.where(k > 0, source.emitted.best, 1.0)
+    if source.drafted is not None:
+        length = np.minimum(k, source.drafted)
+        low = np.floor(length).astype(np.int64)
+        part = length - low
+        per_draft = (1 - part) * _emitted_per_draft(source, low) + part * _emitted_per_draft(source, low + 1)
+    else:
+        per_draft = _emitted_per_draft(source, k)
+    return emitted_over_all_steps(source.coverage.best, per_draft)
+
+
+def _emitted_per_draft(source: StepSource, k: npt.NDArray[np.int64]) -> FloatArray:
+    if source.alpha is not None:
+        return expected_emitted(source.alpha.best, k)
+    if source.hit is not None and source.continuation is not None:
+        return expected_emitted_hit(source.hit, source.continuation, k)
+    sums = np.cumsum(survival(source.hazard))
+    return np.asarray(sums[np.minimum(k, len(source.hazard))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """Shapes of target and draft on the ranks of one machine, counted once."""
+
+    target: PassShape
+    draft: PassShape | None
+
+
+def loads(target: Model, source: StepSource, tp: int, kv_format: NumberFormat | None = None) -> Loads:
+    """Count target and draft for `tp` ranks."""
+    draft = None if source.model is None else pass_shape(source.model, tp, kv_format, head_of=target)
+    return Loads(target=pass_shape(target, tp, kv_format), draft=draft)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """One step of speculation, arrays over batch, context and draft length; seconds.
+
+    Attributes
+    ----------
+    emitted : ndarray
+        Tokens per request and step.
+    positions : ndarray
+        Positions per request that the target verifies, on average.
+    draft_s, verify_s, host_s : ndarray
+        They add up to `step_s`.
+    lower_s : ndarray
+        Roofline bound of the target's pass.
+    """
+
+    emitted: FloatArray
+    positions: FloatArray
+    draft_s: FloatArray
+    verify_s: FloatArray
+    host_s: FloatArray
+    lower_s: FloatArray
+
+    @property
+    def step_s(self) -> FloatArray:
+        """Time of the step."""
+        return self.draft_s + self.verify_s + self.host_s
+
+    @property
+    def per_token_s(self) -> FloatArray:
+        """Time per output token of one request."""
+        return self.step_s / self.emitted
+
+
+def step_time(
+    on: Machine,
+    source: StepSource,
+    of: Loads,
+    batch: npt.ArrayLike,
+    context_len: npt.ArrayLike,
+    kappa: npt.ArrayLike,
+    *,
+    target_table: MeasuredTable | None = None,
+    draft_table: MeasuredTable | None = None,
+) -> StepTime:
+    """Time of a step of `source` on a machine; batch, context and kappa broadcast.
+
+    A step with ``kappa`` 0, or of the source ``none``, is a plain step. What an engine pads is verified whether or not
+    it holds a draft: vLLM's n-gram of the default runner always fills kappa slots, SGLang's trees all their nodes.
+    """
+    b, t, k = np.broadcast_arrays(
+        np.asarray(batch, np.float64), np.asarray(context_len, np.float64), np.asarray(kappa, np.int64)
+    )
+    positions = verified_positions(on, source, k)
+    verify = pass_time(on, of.target, b, positions, t, table=target_table)
+    draft = _draft_s(on, source, of, b, t, k, positions, verify.total_s, draft_table)
+    drafted = k > 0 if source.kind != "none" else np.zeros(k.shape, bool)
+    host = host_time(on, b) + np.where(drafted, host_time(on, 0, drafted=True) - host_time(on, 0), 0.0)
+    return StepTime(
+        emitted=np.broadcast_to(emitted(source, k), b.shape),
+        positions=positions,
+        draft_s=np.where(drafted, draft, 0.0),
+        verify_s=verify.total_s,
+        host_s=host,
+        lower_s=verify.lower_s,
+    )
+
+
+def verified_positions(on: Machine, source: StepSource, kappa: npt.ArrayLike) -> FloatArray:
+    """Mean positions per request that the target verifies in a step."""
+    k = np.asarray(kappa, np.float64)
+    if source.kind == "none":
+        return np.ones_like(k)
+    if source.nodes is not None:
+        return np.where(k > 0, float(source.nodes), 1.0)
+    if is_padded(on, source):
+        return 1 + k
+    drafted = k if source.drafted is None else np.minimum(k, source.drafted)
+    return 1 + source.coverage.best * drafted
+
+
+def is_padded(on: Machine, source: StepSource) -> bool:
+    """Whether a step without a draft is verified as wide as one with it."""
+    if on.engine.draft_order == "sglang":
+        return True
+    return source.kind in ("ngram", "ngram-gpu") or source.is_model
+
+
+def _draft_s(
+    on: Machine,
+    source: StepSource,
+    of: Loads,
+    batch: FloatArray,
+    context_len: FloatArray,
+    kappa: npt.NDArray[np.int64],
+    positions: FloatArray,
+    verify_s: FloatArray,
+    table: MeasuredTable | None,
+) -> FloatArray:
+    if source.kind == "none" or (on.layer in ("bound", "upper") and not source.is_model):
+        return np.zeros_like(batch)  # matchers are timed, not bounded by peaks
+    match source.kind:
+        case "suffix":
+            return suffix_s(batch)
+        case "ngram" | "ngram-gpu" if on.engine.draft_order == "sglang":
+            return trie_s(batch, verify_s)
+        case "ngram" | "ngram-gpu":
+            return card_ngram_s(on, batch, context_len)
+        case "ngram-host":
+            return host_ngram_s(batch, context_len)
+        case _:
+            if of.draft is None:
+                raise InputError(f"source {source.text!r}: its draft model was not loaded")
+            return model_draft_s(
+                on,
+                of.draft,
+                batch,
+                kappa,
+                context_len,
+                own_head=source.own_head,
+                branching=source.topk,
+                verified=positions,
+                table=table,
+            )

@@ -1,0 +1,159 @@
+"""`CompareReport` as tables and as a JSON document."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from specplan.plan.compare import Capacity, Cell, CompareReport, Swing
+from specplan.units import format_seconds
+
+PROVENANCE: Final[dict[str, str]] = {
+    "acceptance": "assumed",
+    "coverage": "assumed",
+    "emitted": "derived",
+    "plain_s": "derived",
+    "draft_s": "derived",
+    "verify_s": "derived",
+    "host_s": "measured",
+    "step_s": "derived",
+    "speedup": "derived",
+    "tokens_s_request": "derived",
+    "tokens_s_gpu": "derived",
+    "sequences": "derived",
+    "throughput_ratio": "derived",
+    "crossover_batch": "derived",
+    "cost_per_million": "derived",
+    "joules_per_token": "derived",
+    "error_band": "measured",
+}
+"""Where each figure comes from. ``derived`` from counted loads and the rates of the named layer."""
+
+
+def compare_document(r: CompareReport) -> dict[str, Any]:
+    """The document that ``specplan compare --json`` prints."""
+    return {
+        "command": "compare",
+        "inputs": {
+            "target": r.target.name,
+            "gpu": r.accelerator.name,
+            "engine": r.engine,
+            "engine_version": r.engine_version,
+            "tensor_parallel_size": r.tensor_parallel_size,
+            "layer": r.layer,
+            "sources": [s.text for s in r.sources],
+            "batch": list(dict.fromkeys(c.batch for c in r.cells)),
+            "context": list(dict.fromkeys(c.context_len for c in r.cells)),
+        },
+        "layer": r.layer,
+        "error_band": r.error_band,
+        "cells": [asdict(c) for c in r.cells],
+        "capacities": [asdict(c) for c in r.capacities],
+        "sensitivity_of": r.sensitivity_of,
+        "sensitivity": [asdict(s) for s in r.sensitivity],
+        "pays": r.pays,
+        "provenance": PROVENANCE,
+        "assumptions": r.assumptions,
+        "warnings": r.warnings,
+        "not_modeled": r.not_modeled,
+    }
+
+
+_STYLES: Final = {"pays": "green", "does not pay": "red", "uncertain": "yellow"}
+
+
+def _columns(r: CompareReport) -> list[tuple[str, Callable[[Cell], str]]]:
+    columns: list[tuple[str, Callable[[Cell], str]]] = [
+        ("batch", lambda c: str(c.batch) + ("" if c.fits else "*")),
+        ("source", lambda c: c.source),
+        ("k", lambda c: str(c.kappa) if c.kappa else ""),
+        ("tokens/step", lambda c: f"{c.emitted:.2f}"),
+        ("draft", lambda c: _ms(c.draft_s)),
+        ("verify", lambda c: _ms(c.verify_s)),
+        ("step", lambda c: _ms(c.step_s)),
+        ("ms/token", lambda c: _ms(c.per_token_s)),
+        ("tok/s req", lambda c: f"{c.tokens_s_request:,.0f}"),
+        ("tok/s GPU", lambda c: f"{c.tokens_s_gpu:,.0f}"),
+        ("speedup", _speedup),
+        ("verdict", lambda c: f"[{_STYLES[c.verdict]}]{c.verdict}[/]" if c.verdict else ""),
+        ("bound by", lambda c: c.binding),
+    ]
+    if any(c.cost_per_million is not None for c in r.cells):
+        columns.append(("per M", lambda c: f"{c.cost_per_million:,.2f}"))
+    if any(c.joules_per_token is not None for c in r.cells):
+        columns.append(("J/token", lambda c: "?" if c.joules_per_token is None else f"{c.joules_per_token:,.2f}"))
+    return columns
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}" if seconds else ""
+
+
+def _speedup(c: Cell) -> str:
+    if not c.verdict:
+        return "1.00"
+    return f"{c.speedup:.2f} ({c.speedup_low:.2f}-{c.speedup_high:.2f})"
+
+
+def _grid(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in names:
+        left = name in ("source", "verdict", "bound by", "input")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "source")
+    return table
+
+
+def print_compare(r: CompareReport, console: Console) -> None:
+    """Print one table per context, the capacities, what moves the answer, and the assumptions."""
+    where = f"{r.tensor_parallel_size} x {r.accelerator.name}, {r.engine} {r.engine_version}"
+    head = f"[bold]{r.target.name}[/bold] on {where}"
+    band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
+    console.print(f"{head}; times: [bold]{r.layer}[/bold]{band}", highlight=False)
+    columns = _columns(r)
+    for context in dict.fromkeys(c.context_len for c in r.cells):
+        table = _grid(*(name for name, _ in columns))
+        for batch in dict.fromkeys(c.batch for c in r.cells):
+            for cell in (c for c in r.cells if (c.context_len, c.batch) == (context, batch)):
+                table.add_row(*(show(cell) for _, show in columns))
+        console.print(f"\ncontext {context:,} (times in ms; all derived from counted loads, acceptance as given)")
+        console.print(table)
+    console.print()
+    _print_capacities(r.capacities, console)
+    if r.sensitivity:
+        console.print()
+        _print_sensitivity(r.sensitivity, r.sensitivity_of, console)
+    lines = (("warning", r.warnings), ("assumed", r.assumptions), ("not modelled", r.not_modeled))
+    for label, texts in lines:
+        for text in texts:
+            style = "yellow" if label == "warning" else "dim"
+            console.print(f"{label}: {text}", style=style, highlight=False, markup=False)
+
+
+def _print_capacities(capacities: tuple[Capacity, ...], console: Console) -> None:
+    table = _grid(
+        "context", "source", "requests that fit", "lost", "tok/s GPU there", "ratio", "pays at batch", "stops at"
+    )
+    for c in capacities:
+        ranges = ", ".join(f"{a}-{z}" if a < z else str(a) for a, z in c.pays_batches)
+        table.add_row(
+            f"{c.context_len:,}",
+            c.source,
+            str(c.sequences),
+            str(c.sequences_lost) if c.sequences_lost else "",
+            f"{c.tokens_s_gpu:,.0f}",
+            "" if c.throughput_ratio != c.throughput_ratio else f"{c.throughput_ratio:.2f}",
+            ranges if c.source != "none" else "",
+            "" if c.crossover_batch is None else str(c.crossover_batch),
+        )
+    console.print(table)
+
+
+def _print_sensitivity(swings: tuple[Swing, ...], about: str, console: Console) -> None:
+    console.print(f"what moves the speedup of {about}", highlight=False, markup=False)
+    table = _grid("input", "low", "best", "high", "speedup at low", "at high")
+    for s in swings:
+        show = format_seconds if s.name.endswith("_s") else "{:,.3g}".format
+        table.add_row(s.name, show(s.low), show(s.best), show(s.high), f"{s.speedup_low:.3f}", f"{s.speedup_high:.3f}")
+    console.print(table)
