@@ -1,7 +1,7 @@
 """Steps as columns: one array per field, for millions of rows."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -142,36 +142,67 @@ class StepColumns:
 
     def tally(self) -> Tally:
         """The rows' `Tally`, by array sums; equal to `Tally.of_steps` of the rows."""
-        drafted = self.drafted > 0
-        accepted, tested, length = self.accepted[drafted], self.tested[drafted], self.drafted[drafted]
-        present = np.unique(self.request)
-        a = np.bincount(self.request, self.accepted, len(self.requests))[present].astype(np.int64)
-        t = np.bincount(self.request, self.tested, len(self.requests))[present].astype(np.int64)
-        a, t = a[t > 0], t[t > 0]
-        return Tally(
-            requests=len(present),
-            prefills=len(present),
-            steps=len(self),
-            emitted_tokens=int(self.emitted.sum()),
-            drafts=int(drafted.sum()),
-            drafted_tokens=int(self.drafted.sum()),
-            accepted_tokens=int(self.accepted.sum()),
-            verified_tokens=int(self.verified.sum()),
-            accepted_histogram=_bins(accepted),
-            tested_histogram=_bins(tested),
-            length_drafts=_bins(length),
-            length_accepted=_bins(length, accepted),
-            length_tested=_bins(length, tested),
-            clusters=Clusters(
-                n=len(t),
-                a=int(a.sum()),
-                t=int(t.sum()),
-                aa=int((a * a).sum()),
-                at=int((a * t).sum()),
-                tt=int((t * t).sum()),
-            ),
-            **{name: _known_sum(getattr(self, name)) for name in _SECONDS},
+        counted = tally_of_arrays(
+            request=self.request,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            tested=self.tested,
+            emitted=self.emitted,
+            verified=self.verified,
         )
+        return replace(
+            counted,
+            draft_s=_known_sum(self.draft_s),
+            verify_s=_known_sum(self.verify_s),
+            host_s=_known_sum(self.host_s),
+        )
+
+
+def tally_of_arrays(
+    *,
+    request: npt.NDArray[np.integer],
+    drafted: npt.NDArray[np.integer],
+    accepted: npt.NDArray[np.integer],
+    tested: npt.NDArray[np.integer],
+    emitted: npt.NDArray[np.integer],
+    verified: npt.NDArray[np.integer],
+) -> Tally:
+    """Tally of steps given as arrays, all of shape (n,); `request` holds small indices.
+
+    >>> a = np.array([2, 0])
+    >>> tally_of_arrays(request=np.array([0, 0]), drafted=np.array([3, 3]), accepted=a, tested=a + 1, emitted=a + 1,
+    ...                 verified=np.array([3, 3])).accepted_histogram
+    (1, 0, 1)
+    """
+    has_draft = drafted > 0
+    short_accepted, short_tested, length = accepted[has_draft], tested[has_draft], drafted[has_draft]
+    present = np.bincount(request) > 0
+    a = np.bincount(request, accepted)[present].astype(np.int64)
+    t = np.bincount(request, tested)[present].astype(np.int64)
+    a, t = a[t > 0], t[t > 0]
+    return Tally(
+        requests=int(present.sum()),
+        prefills=int(present.sum()),
+        steps=len(request),
+        emitted_tokens=int(emitted.sum()),
+        drafts=int(has_draft.sum()),
+        drafted_tokens=int(drafted.sum()),
+        accepted_tokens=int(accepted.sum()),
+        verified_tokens=int(verified.sum()),
+        accepted_histogram=_bins(short_accepted),
+        tested_histogram=_bins(short_tested),
+        length_drafts=_bins(length),
+        length_accepted=_bins(length, short_accepted),
+        length_tested=_bins(length, short_tested),
+        clusters=Clusters(
+            n=len(t),
+            a=int(a.sum()),
+            t=int(t.sum()),
+            aa=int((a * a).sum()),
+            at=int((a * t).sum()),
+            tt=int((t * t).sum()),
+        ),
+    )
 
 
 def _ints(values: Iterable[int]) -> IntArray:
@@ -182,7 +213,7 @@ def _floats(values: Iterable[float | None]) -> FloatArray:
     return np.fromiter((np.nan if v is None else v for v in values), np.float64)
 
 
-def _bins(index: IntArray, weights: IntArray | None = None) -> tuple[int, ...]:
+def _bins(index: npt.NDArray[np.integer], weights: npt.NDArray[np.integer] | None = None) -> tuple[int, ...]:
     return tuple(int(n) for n in np.bincount(index, weights))
 
 

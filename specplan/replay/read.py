@@ -67,24 +67,45 @@ class TraceReader:
 
     def read_file(self, path: Path) -> Iterator[RecordedRequest]:
         """Requests of one file."""
-        if path.name.lower().endswith(_PICKLE_ENDS):
-            raise InputError(
-                f"{path} is a pickle, which can run code when it is read; write it as JSON lines with "
-                "prompt_token_ids and output_token_ids"
-            )
-        head = peek(path)
-        if head.startswith(_PARQUET_MAGIC):
-            yield from self._read_parquet(path)
-        elif any(mark in head for mark in _LOG_MARKS) and not head.lstrip().startswith((b"{", b"[{")):
-            yield from self._read_log(path)
-        elif _is_spread_document(head):
-            yield from self._read_document(path)
-        else:
-            yield from self._read_json_lines(path)
+        match _kind(path):
+            case "parquet":
+                yield from self._read_parquet(path)
+            case "log":
+                yield from self._read_log(path)
+            case "document":
+                yield from self._read_document(path)
+            case _:
+                yield from self.parse(path, read_lines(path, self.broken, self.max_line_bytes))
 
-    def _read_json_lines(self, path: Path) -> Iterator[RecordedRequest]:
+    def chunks(
+        self, path: Path, n_bytes: int, n_requests: int
+    ) -> Iterator[tuple[list[tuple[int, bytes]], list[RecordedRequest]]]:
+        """The file in parts: lines of JSON not yet parsed, or requests where only this reader can take them apart."""
+        if _kind(path) == "lines":
+            lines: list[tuple[int, bytes]] = []
+            size = 0
+            for number, line in read_lines(path, self.broken, self.max_line_bytes):
+                lines.append((number, line))
+                size += len(line)
+                if size >= n_bytes:
+                    yield lines, []
+                    lines, size = [], 0
+            if lines:
+                yield lines, []
+            return
+        requests: list[RecordedRequest] = []
+        for request in self.read_file(path):
+            requests.append(request)
+            if len(requests) >= n_requests:
+                yield [], requests
+                requests = []
+        if requests:
+            yield [], requests
+
+    def parse(self, path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[RecordedRequest]:
+        """Requests of numbered lines of JSON."""
         loads = _json_loads()
-        for number, line in read_lines(path, self.broken, self.max_line_bytes):
+        for number, line in lines:
             try:
                 row = loads(line)
             except (ValueError, RecursionError) as error:
@@ -209,6 +230,21 @@ def _refuse_truth_values(row: Json) -> None:
     for name, value in row.items():
         if isinstance(value, list) and any(type(v) is bool for v in value):
             raise InputError(f"{name} holds a truth value; expected token ids")
+
+
+def _kind(path: Path) -> str:
+    """``parquet``, ``log``, ``document`` (one JSON value over several lines) or ``lines`` (of JSON), by its content."""
+    if path.name.lower().endswith(_PICKLE_ENDS):
+        raise InputError(
+            f"{path} is a pickle, which can run code when it is read; write it as JSON lines with "
+            "prompt_token_ids and output_token_ids"
+        )
+    head = peek(path)
+    if head.startswith(_PARQUET_MAGIC):
+        return "parquet"
+    if any(mark in head for mark in _LOG_MARKS) and not head.lstrip().startswith((b"{", b"[{")):
+        return "log"
+    return "document" if _is_spread_document(head) else "lines"
 
 
 def _is_spread_document(head: bytes) -> bool:
