@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
-from specplan.specs.huggingface.families import FAMILIES, Family
+from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded
+from specplan.specs.huggingface.quantization import apply_quantization, read_quantization
 from specplan.specs.text_files import parse_json, read_text
 from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import Model
@@ -35,7 +36,18 @@ class Imported:
     wrapper: str = ""
 
 
-_NESTED: Final = ("text_config", "llm_config", "language_config", "thinker_config", "text_model", "language_model")
+_NESTED: Final = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "thinker_config",
+    "lm_config",
+    "text_model_config",
+    "language_model_config",
+    "language_model",
+    "text_model",
+    "llm",
+)
 
 
 def find_text_config(config: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], str, bool]:
@@ -71,6 +83,8 @@ def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, st
     wanted = assume or model_type
     if wanted in FAMILIES:
         return FAMILIES[wanted], wanted
+    if wanted in REFUSED:
+        raise UnsupportedError(f"{where}: model_type {wanted!r} cannot be counted: {REFUSED[wanted]}")
     near = difflib.get_close_matches(wanted, FAMILIES, n=3, cutoff=0.5)
     hint = f"the closest known are {', '.join(near)}" if near else "see: specplan architectures"
     raise UnsupportedError(
@@ -80,7 +94,12 @@ def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, st
 
 
 def import_config(
-    config: Mapping[str, Any], where: str = "config.json", *, name: str = "", assume: str | None = None
+    config: Mapping[str, Any],
+    where: str = "config.json",
+    *,
+    name: str = "",
+    assume: str | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> Imported:
     """Model that a parsed ``config.json`` describes.
 
@@ -94,6 +113,8 @@ def import_config(
         Name of the model; the config's ``_name_or_path`` or its type if empty.
     assume : str, optional
         Count it as this ``model_type``, whatever it says it is.
+    beside : mapping, optional
+        The parsed ``hf_quant_config.json`` beside the config, where there is one.
 
     Raises
     ------
@@ -112,6 +133,8 @@ def import_config(
     1235814400
     """
     inner, at, nested = find_text_config(config, where)
+    if assume is None and config.get("model_type") in ("kimi_k3",):
+        _family(str(config["model_type"]), at, None)
     stated = _model_type(inner, config, at)
     family, model_type = _family(stated, at, assume)
     f = Fields(inner, model_type, at, nested=nested or stated != inner.get("model_type"), defaults=family.defaults, like=family.like)
@@ -129,14 +152,26 @@ def import_config(
         extra=parts.extra,
         embedding_size=parts.embedding_size,
         head_vocab_size=parts.head_vocab_size,
-        max_position=f.count("max_position_embeddings", None),
+        max_position=_max_position(f),
         mtp_layers=parts.mtp_layers,
         model_type=model_type,
     )
+    quantization = read_quantization(f, {**config, **inner}, beside)
+    if quantization is not None:
+        model = apply_quantization(model, quantization, f)
     if assume:
         f.assumptions.insert(0, f"counted as {assume}, though it says {stated}")
     wrapper = str(config.get("model_type", "")) if config.get("model_type") != stated else ""
     return Imported(model=model, assumptions=tuple(f.assumptions), model_type=model_type, wrapper=wrapper)
+
+
+def _max_position(f: Fields) -> int | None:
+    """Longest context that the config itself states; a class's default would say nothing about the model."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "seq_length", "n_ctx"):
+        value = f.config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
+            return value
+    return None
 
 
 def _weight_format(f: Fields) -> NumberFormat:
@@ -154,7 +189,9 @@ def read_config(path: Path, *, assume: str | None = None) -> Imported:
     """Model in the ``config.json`` at `path`."""
     config = parse_json(read_text(path, "a Hugging Face config (JSON)"), str(path))
     name = path.parent.name if path.name == "config.json" else path.stem
-    return import_config(config, str(path), name=name or path.stem, assume=assume)
+    quant = path.with_name("hf_quant_config.json")
+    beside = parse_json(read_text(quant, "ModelOpt's quantisation (JSON)"), str(quant)) if quant.is_file() else None
+    return import_config(config, str(path), name=name or path.stem, assume=assume, beside=beside)
 
 
 def load_config(path: Path) -> Model:

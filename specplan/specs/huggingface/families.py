@@ -24,9 +24,7 @@ from specplan.specs.huggingface.regular import (
     every_layer,
     from_layer,
     gate_projection,
-    head_gate,
     nextn,
-    on,
     periodic,
     regular,
     sparse_step,
@@ -207,6 +205,24 @@ FAMILIES: Final[dict[str, Family]] = {
     "persimmon": _row(regular(**_GPT, layer_extra=_head_norms)),
     "jais2": _row(regular(**_BIASED, mlp_bias="mlp_bias", gated=False, norm_bias=True)),
     "emu3_text_model": _row(_LLAMA),
+    "internlm2": _row(regular(qkv_bias="bias", output_bias="bias"), like="llama"),
+    "baichuan": _row(regular(), like="llama"),
+    "minicpm": _row(regular(**_BIASED), like="llama", tie_word_embeddings=True),
+    "phi3_v": _row(regular(windows=every_layer), like="phi3"),
+    "dots_ocr": _row(regular(qkv_bias=True, windows=from_layer), like="qwen2"),
+    "qwen2_vl_text": _row(regular(qkv_bias=True, windows=from_layer)),
+    "qwen2_5_vl_text": _row(regular(qkv_bias=True, windows=from_layer)),
+    "qwen2_5_omni_text": _row(regular(qkv_bias=True, windows=from_layer)),
+    "qwen3_vl_text": _row(regular(**_BIASED, qk_norm="head")),
+    "glm4v_text": _row(regular(qkv_bias=True, norms=4)),
+    "glm_ocr_text": _row(regular(norms=4)),
+    "paddleocr_vl_text": _row(regular(qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias")),
+    "hunyuan_vl_text": _row(regular(**_BIASED, qk_norm="head")),
+    "granite4_vision_text": _row(_LLAMA),
+    "apertus1p5_text": _row(
+        regular(**_BIASED, gated=False, qk_norm="head", layer_extra=lambda _f: (vector("mlp", "activation", 2),))
+    ),
+    "nemotron-nas": _row(unusual.nemotron_nas, like="llama"),
     "mimo": _row(regular(qkv_bias=True, mtp=nextn), like="qwen2"),
     # GPT-like: learned positions, biases, norms with bias
     "gpt2": _row(_gpt2),
@@ -403,6 +419,20 @@ FAMILIES: Final[dict[str, Family]] = {
     "laguna": _row(unusual.laguna),
     "mimo_v2_flash": _row(unusual.mimo_v2),
     "minimax_m3_vl_text": _row(unusual.minimax_m3),
+    "minimax_m3": _row(unusual.minimax_m3, like="minimax_m3_vl_text"),
+    "step3p5": _row(unusual.step),
+    "qwen3_vl_moe_text": _row(
+        regular(**_BIASED, qk_norm="head", routed=Routed(count="num_experts", sparse=sparse_step))
+    ),
+    "qwen3_omni_moe_text": _row(
+        regular(**_BIASED, qk_norm="head", routed=Routed(count="num_experts", sparse=sparse_step))
+    ),
+    "glm4v_moe_text": _row(
+        regular(
+            qkv_bias="attention_bias",
+            routed=Routed(count="n_routed_experts", shared_count="n_shared_experts", sparse=dense_start(1)),
+        )
+    ),
     "llama4_text": _row(unusual.llama4),
     "dbrx": _row(unusual.dbrx),
     "jetmoe": _row(unusual.jetmoe),
@@ -423,10 +453,14 @@ FAMILIES: Final[dict[str, Family]] = {
     "hy_v4": _row(latent.hy_v4),
     "dots3_note_text": _row(latent.dots3_note),
     "deepseek_v4": _row(latent.deepseek_v4),
+    "deepseek_ref": _row(latent.deepseek_v4, like="deepseek_v4"),
+    "deepseek_ocr2_text": _row(latent.deepseek_ocr),
+    "unlimited_ocr_text": _row(latent.deepseek_ocr),
     # hybrids and recurrent decoders
     "qwen3_next": _row(hybrid.qwen3_next),
     "qwen3_5_text": _row(hybrid.qwen3_5),
     "qwen3_5_moe_text": _row(hybrid.qwen3_5),
+    "qwen4_exp_text": _row(hybrid.qwen4_exp),
     "lara_mini": _row(hybrid.lara_mini),
     "olmo_hybrid": _row(hybrid.olmo_hybrid),
     "kimi_linear": _row(hybrid.kimi_linear),
@@ -459,4 +493,31 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 """``model_type`` -> how it is counted."""
 
-_ = (head_gate, on)
+REFUSED: Final[dict[str, str]] = {
+    "kimi_k3": "its config is published without the sizes of its delta attention and of its experts' inner projection",
+    "nemotron_h_puzzle": "its layers differ in ways that its config states only in code",
+    **dict.fromkeys(
+        (
+            "bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert data2vec-text electra "
+            "ernie git marian mbart megatron-bert mvp pegasus plbart prophetnet rembert roberta roberta-prelayernorm "
+            "roc_bert roformer trocr whisper xlm xlm-roberta xlm-roberta-xl xlnet xmod reformer musicgen musicgen_melody "
+            "modernbert-decoder"
+        ).split(),
+        "an encoder's or an encoder-decoder's weights behind a language-model head, which no engine serves with a draft",
+    ),
+    **dict.fromkeys(
+        ("biogpt", "cpmant", "ctrl", "openai-gpt", "gpt_neox_japanese"), "superseded before speculative decoding was served"
+    ),
+    **dict.fromkeys(
+        ("fuyu", "emu3", "got_ocr2", "mllama", "moshi", "moss_transcribe_diarize", "cohere_compass_text"),
+        "its decoder is counted through its text config; the type itself names the multimodal wrapper",
+    ),
+    "blt": "byte-latent: the decoder runs on patches of bytes, not on tokens",
+    "dory": "layers run in loops with a cache of their own in each pass",
+    "inkling2_text": "attention over blocks of earlier layers has no counted form yet",
+    "inkling2_loop_text": "layers run in loops with a cache of their own in each pass",
+    "zaya": "convolutional queries and keys have no counted form yet",
+    "gemma4_assistant": "a draft: import it with its target's config",
+    "gemma4_unified_assistant": "a draft: import it with its target's config",
+}
+"""``model_type`` -> why it is not counted."""

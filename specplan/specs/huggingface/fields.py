@@ -17,7 +17,15 @@ _REQUIRED: Final = object()
 _ABSENT: Final = object()
 
 CORE: Final = frozenset(
-    {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "moe_intermediate_size", "vocab_size"}
+    {
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "ffn_dim",
+        "moe_intermediate_size",
+        "vocab_size",
+    }
 )
 """Sizes that a top-level config states itself; nobody means a default of them."""
 

@@ -1,6 +1,7 @@
 """Decoders with recurrent layers: gated delta nets, Mamba, short convolutions, and their mixtures with attention."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from specplan.specs.huggingface.mixers import (
     matrix,
     present,
     short_conv,
+    table,
     vector,
 )
 from specplan.specs.huggingface.regular import (
@@ -104,6 +106,80 @@ def _qwen_hybrid(f: Fields, sparse: list[bool]) -> Parts:
     )
 
 
+def qwen4_exp(f: Fields) -> Parts:
+    """Qwen4-Exp: gated delta nets, attention with an indexer, low-rank hyper-connections instead of norms, and tables of
+    hashed n-grams in some layers.
+    """
+    n, hidden = f.n_layers, f.hidden
+    kinds = layer_kinds(f, n, every(n, f.count("full_attention_interval", 4)))
+    delta, full = gated_delta_net(f), _gated_attention(f)
+    _, routed = _qwen_feed_forward(f)
+    streams, rank = f.count("hc_count"), f.count("hc_lowrank")
+    wide = streams * hidden
+    mix = (
+        matrix("hyper", "hc_mix", 2 * wide * (2 * rank + streams), Shard.REPLICATE, quantizable=False),
+        vector("norms", "hc_norm", 2 * wide),
+    )
+    dim = f.count("indexer_head_dim")
+    indexer = (
+        matrix(
+            "attention",
+            "indexer",
+            (f.count("indexer_n_heads") + f.count("indexer_kv_heads")) * dim * hidden,
+            Shard.REPLICATE,
+        ),
+        vector("norms", "indexer_norm", 2 * dim),
+    )
+    f.assume("the indexer's own keys are not in the cache's size")
+    table_layers = sorted(set(f.counts("ple_layer_ids", least=1) or []))
+    layers = []
+    for i, kind in enumerate(kinds):
+        linear = kind == "linear_attention"
+        extra = mix if linear else (*mix, *indexer)
+        if i + 1 in table_layers:
+            extra = (*extra, *_ngram_tables(f, table_layers.index(i + 1), wide))
+        mixer: Recurrent | Attention = delta if linear else full
+        layers.append(Layer(mixer=mixer, feed_forward=routed, norm_vectors=0, extra=extra))
+    last = (
+        matrix("hyper", "hc_last", 2 * wide * rank, Shard.REPLICATE, quantizable=False),
+        vector("norms", "hc_last_norm", wide),
+    )
+    return Parts(layers=tuple(layers), final_norm_vectors=0, extra=last)
+
+
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
+
+
+def _primes_from(start: int, count: int) -> list[int]:
+    """The first `count` primes that are at least `start`."""
+    found: list[int] = []
+    candidate = start
+    while len(found) < count:
+        if _is_prime(candidate):
+            found.append(candidate)
+        candidate += 1
+    return found
+
+
+def _ngram_tables(f: Fields, index: int, wide: int) -> tuple[Weight, ...]:
+    """Hashed n-gram features of one layer: a table per head, each of a prime number of rows, and their projections."""
+    hidden = f.hidden
+    heads = (f.count("ngram_size", least=2) - 1) * f.count("heads_per_ngram")
+    if (index + 1) * heads > 1000 or f.count("ngram_vocab_size_base") > 10**9:
+        raise UnsupportedError(f"{f.where}: n-gram tables of this size cannot be counted")
+    rows = sum(_primes_from(f.count("ngram_vocab_size_base"), (index + 1) * heads)[index * heads :])
+    divisor = f.count("make_ngram_vocab_size_divisible_by")
+    width = f.count("ple_embed_dim", None) or hidden
+    kernel = f.count("ple_conv_kernel_size")
+    return (
+        table("embedding", "ngram_table", -(-rows // divisor) * divisor * (width // heads)),
+        matrix("embedding", "ngram_proj", width * (wide + hidden), Shard.REPLICATE),
+        vector("norms", "ngram_norms", 3 * wide),
+        vector("embedding", "ngram_conv", wide * kernel),
+    )
+
+
 def lara_mini(f: Fields) -> Parts:
     """Lara-mini: delta nets, sliding and full attention in turn; every layer routed with a shared expert, no gate."""
     n = f.n_layers
@@ -155,7 +231,9 @@ def kimi_linear(f: Fields) -> Parts:
         heads, dim = f.whole(stated.get("num_heads"), "num_heads"), f.whole(stated.get("head_dim"), "head_dim")
         kernel = f.whole(stated.get("short_conv_kernel_size"), "short_conv_kernel_size")
     else:
-        kinds = layer_kinds(f, n)
+        if not f.has("layer_types") and not f.nested:
+            raise InputError(f"{f.where}: neither 'linear_attn_config' nor 'layer_types' says which layers are recurrent")
+        kinds = layer_kinds(f, n, ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(n)])
         heads, dim = f.count("linear_num_heads"), f.count("linear_head_dim")
         kernel = f.count("linear_conv_kernel_dim")
     bias = f.flag("attention_bias")
@@ -407,10 +485,12 @@ def _nemotron_layer(f: Fields, kind: str) -> Layer:
 def _nemotron_experts(f: Fields) -> Layer:
     """Experts behind an optional projection to a smaller latent; the shared expert reads the full width."""
     hidden, count, width = f.hidden, f.count("n_routed_experts"), f.count("moe_intermediate_size")
-    shared = f.count("moe_shared_expert_intermediate_size", None)
-    if shared is None:
-        shared = f.count("n_shared_experts", 0, least=0) * width
-        f.assume(f"moe_shared_expert_intermediate_size is not stated: {shared}, as many shared experts as routed ones are wide")
+    if not f.has("moe_shared_expert_intermediate_size") and not f.nested:
+        raise InputError(
+            f"{f.where}: field 'moe_shared_expert_intermediate_size' is missing (such extracts of a config leave out "
+            f"moe_latent_size too, and the counts need both)"
+        )
+    shared = f.count("moe_shared_expert_intermediate_size")
     per_token, biased = f.count("num_experts_per_tok"), f.flag("mlp_bias")
     inner = f.count("moe_latent_size", None)
     if inner is None:

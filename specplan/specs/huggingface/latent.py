@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from specplan.errors import UnsupportedError
 from specplan.specs.huggingface.fields import Fields
-from specplan.specs.huggingface.mixers import latent, matrix, present, vector
+from specplan.specs.huggingface.mixers import attention, latent, matrix, present, vector
 from specplan.specs.huggingface.regular import GROUPED, Builder, Flag, Parts, dense_first, experts, on, window_size
 from specplan.values.model import (
     CompressedAttention,
@@ -85,6 +85,19 @@ def dense(f: Fields) -> Parts:
     mixer = latent(f, bias=bias, output_bias=bias)
     mlp = DenseMLP(width=f.count("intermediate_size"), bias=f.flag("mlp_bias"))
     return Parts(layers=(Layer(mixer=mixer, feed_forward=mlp),) * f.n_layers)
+
+
+def deepseek_ocr(f: Fields) -> Parts:
+    """DeepSeek-OCR's decoder: DeepSeek-V2's experts; latent attention only where ``use_mla`` says so."""
+    n = f.n_layers
+    if f.flag("use_mla"):
+        return deepseek(mlp_bias="mlp_bias")(f)
+    bias = f.flag("attention_bias")
+    mixer = attention(f, qkv_bias=bias, output_bias=bias)
+    sparse = dense_first(f, n)
+    routed = experts(f, dataclasses.replace(GROUPED, shared_bias="mlp_bias")) if any(sparse) else None
+    mlp = DenseMLP(width=f.count("intermediate_size"), bias=f.flag("mlp_bias")) if not all(sparse) else None
+    return Parts(layers=tuple(Layer(mixer=mixer, feed_forward=routed if s else mlp) for s in sparse))
 
 
 def axk1(f: Fields) -> Parts:

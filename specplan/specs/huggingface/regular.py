@@ -74,7 +74,12 @@ def no_window(_f: Fields, n: int) -> list[int | None]:
 
 
 def every_layer(f: Fields, n: int) -> list[int | None]:
-    """Every layer slides if the config states a window (Mistral)."""
+    """Every layer slides if the config states a window (Mistral).
+
+    A top-level config that leaves the field out is taken to have none: publishers write it where there is one.
+    """
+    if f.words("layer_types") is None and not f.nested and "sliding_window" not in f.config:
+        return [None] * n
     return by_types(f, n) or [window_size(f)] * n
 
 

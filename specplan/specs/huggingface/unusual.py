@@ -46,7 +46,7 @@ def opt(f: Fields) -> Parts:
     vectors = 2 if affine else 0
     layer = Layer(
         mixer=attention(f, kv_heads=f.heads, qkv_bias=biased, output_bias=biased),
-        feed_forward=DenseMLP(width=f.count("ffn_dim"), gated=False, bias=biased),
+        feed_forward=DenseMLP(width=f.count("ffn_dim", None) or f.count("intermediate_size"), gated=False, bias=biased),
         norm_vectors=2 * vectors,
     )
     extra = [table("embedding", "positions", (f.count("max_position_embeddings") + 2) * hidden)]
@@ -173,6 +173,95 @@ def laguna(f: Fields) -> Parts:
             )
         )
     return Parts(layers=tuple(layers))
+
+
+def step(f: Fields) -> Parts:
+    """Step-3.5 and 3.7 Flash: sliding layers with more heads, a gate per head; routed but the first layers."""
+    n = f.n_layers
+    windows = by_types(f, n) or [None] * n
+    other = f.block("attention_other_setting") or {}
+    sliding_heads = f.count("num_sliding_attention_heads", None) or f.whole(
+        other.get("num_attention_heads", f.heads), "attention_other_setting.num_attention_heads"
+    )
+    listed = f.raw("moe_layers_enum", None)
+    if f.words("mlp_layer_types") is not None or f.has("first_k_dense_replace"):
+        sparse = dense_first(f, n, 3)
+    elif listed is not None:
+        entries = listed.split(",") if isinstance(listed, str) else listed
+        try:
+            routed_layers = {int(i) for i in entries if str(i).strip()}
+        except (TypeError, ValueError):
+            raise InputError(f"{f.where}: field 'moe_layers_enum' must list layers, got {str(listed)[:60]!r}") from None
+        sparse = [i in routed_layers for i in range(n)]
+    else:
+        sparse = [i >= 3 for i in range(n)]
+    routed = Experts(
+        count=f.count("num_experts", None) or f.count("n_routed_experts"),
+        per_token=f.count("num_experts_per_tok"),
+        width=f.count("moe_intermediate_size"),
+        shared_width=f.count("share_expert_dim"),
+        shared_bias=f.flag("mlp_bias"),
+    )
+    mlp = DenseMLP(width=f.count("intermediate_size"), bias=f.flag("mlp_bias"))
+    bias = f.flag("attention_bias")
+    layers = []
+    for window, is_sparse in zip(windows, sparse, strict=True):
+        heads = f.heads if window is None else sliding_heads
+        mixer = attention(f, window=window, heads=heads, qkv_bias=bias, output_bias=bias, qk_norm="head")
+        layers.append(
+            Layer(
+                mixer=mixer,
+                feed_forward=routed if is_sparse else mlp,
+                extra=(matrix("attention", "head_gate", heads * f.hidden),),
+            )
+        )
+    n_mtp = f.count("num_nextn_predict_layers", 0, least=0)
+    if n_mtp:
+        heads = sliding_heads
+        own = attention(f, window=window_size(f), heads=heads, qkv_bias=bias, output_bias=bias, qk_norm="head")
+        gate = (matrix("attention", "head_gate", heads * f.hidden),)
+        mtp = mtp_layer(f, Layer(mixer=own, feed_forward=mlp, extra=gate), n_mtp)
+        return Parts(layers=tuple(layers), mtp_layers=mtp)
+    return Parts(layers=tuple(layers))
+
+
+def nemotron_nas(f: Fields) -> Parts:
+    """Llama-Nemotron found by search: each layer states its own group size and feed-forward, or leaves a half out."""
+    blocks = f.items("block_configs", [])
+    n = f.n_layers
+    if not blocks:
+        raise InputError(f"{f.where}: field 'block_configs' is missing; it says what each layer holds")
+    if len(blocks) != n:
+        raise InputError(f"{f.where}: field 'block_configs' has {len(blocks)} entries for {n} layers")
+    layers = []
+    for block in blocks:
+        inner = block.get("attention") if isinstance(block, dict) else None
+        feed = block.get("ffn") if isinstance(block, dict) else None
+        if not isinstance(inner, dict) or not isinstance(feed, dict):
+            raise InputError(f"{f.where}: each entry of 'block_configs' must hold 'attention' and 'ffn'")
+        layers.append(_searched_layer(f, inner, feed))
+    return Parts(layers=tuple(layers))
+
+
+def _searched_layer(f: Fields, inner: dict[str, Any], feed: dict[str, Any]) -> Layer:
+    linear = matrix("attention", "linear", f.hidden * f.hidden)
+    extra: tuple[Weight, ...] = ()
+    mixer, norms = None, 0
+    if inner.get("replace_with_linear"):
+        extra, norms = (linear,), 1
+    elif not inner.get("no_op"):
+        group = f.whole(inner.get("n_heads_in_group"), "block_configs.n_heads_in_group")
+        mixer, norms = attention(f, kv_heads=max(f.heads // group, 1)), 1
+    feed_forward = None
+    if feed.get("replace_with_linear"):
+        extra, norms = (*extra, dataclasses.replace(linear, component="mlp")), norms + 1
+    elif not feed.get("no_op"):
+        factor = feed.get("ffn_mult")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1000:
+            raise InputError(f"{f.where}: field 'block_configs.ffn_mult' must be a number above 0")
+        # As LLaMA's first widths: two thirds of the multiple, rounded up to 256.
+        feed_forward, norms = DenseMLP(width=-(-int(2 * factor * f.hidden / 3) // 256) * 256), norms + 1
+    return Layer(mixer=mixer, feed_forward=feed_forward, norm_vectors=norms, extra=extra)
 
 
 def mimo_v2(f: Fields) -> Parts:
