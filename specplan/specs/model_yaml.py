@@ -344,13 +344,12 @@ def _layer_name(layer: Layer) -> str:
     return f"{word}_moe" if isinstance(layer.feed_forward, Experts) else word
 
 
-def _layer_names(layers: tuple[Layer, ...]) -> dict[Layer, str]:
-    distinct = list(dict.fromkeys(layers))
-    if len(distinct) == 1:
-        return {distinct[0]: "block"}
+def _layer_names(model: Model) -> dict[Layer, str]:
+    own = set(model.layers)
+    distinct = list(dict.fromkeys((*model.layers, *model.mtp_layers)))
     names: dict[Layer, str] = {}
     for layer in distinct:
-        base = _layer_name(layer)
+        base = ("block" if len(own) == 1 else _layer_name(layer)) if layer in own else "mtp"
         taken = sum(name == base or name.startswith(f"{base}_v") for name in names.values())
         names[layer] = base if not taken else f"{base}_v{taken + 1}"
     return names
@@ -359,7 +358,7 @@ def _layer_names(layers: tuple[Layer, ...]) -> dict[Layer, str]:
 def model_document(file: ModelFile) -> dict[str, Any]:
     """Plain mapping that `dump_model_yaml` writes and `model_from_text` reads back as an equal model."""
     model = file.model
-    names = _layer_names((*model.layers, *model.mtp_layers))
+    names = _layer_names(model)
     out: dict[str, Any] = {"name": model.name}
     if file.aliases:
         out["aliases"] = list(file.aliases)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.formulas.parameters import layer_weights
 from specplan.specs.huggingface.fields import Fields
 from specplan.values.formats import NumberFormat, fp8_blocks, grouped, lookup
 from specplan.values.model import (
@@ -429,6 +430,21 @@ def _sorted_patterns(patterns: Iterable[str]) -> _Ignored:
     )
 
 
+def _kept_formats(
+    layer: Layer, hidden: int, kept: frozenset[str], plain: NumberFormat
+) -> tuple[tuple[str, NumberFormat], ...]:
+    """Formats of a layer whose weights `kept` stay plain: whole components by one name where all of one are kept."""
+    by_component: dict[str, list[str]] = {}
+    for weight in layer_weights(layer, hidden):
+        if weight.quantizable:
+            by_component.setdefault(weight.component, []).append(f"{weight.component}.{weight.name}")
+    names: list[str] = []
+    for component, keys in by_component.items():
+        inside = [key for key in keys if key in kept]
+        names += [component] if len(inside) == len(keys) else inside
+    return tuple((name, plain) for name in names)
+
+
 def apply_quantization(model: Model, q: Quantization, f: Fields) -> Model:
     """`model` with the formats of its quantised weights, and with the modules left alone at its plain format."""
     if q.default is None:
@@ -436,20 +452,30 @@ def apply_quantization(model: Model, q: Quantization, f: Fields) -> Model:
     ignored = _sorted_patterns(q.ignored)
     if ignored.unread:
         f.assume(f"{len(ignored.unread)} patterns of excluded modules are too involved to read and are passed over")
-    plain = model.weight_format
+    components = ("attention", "recurrent", "mlp", "experts", "shared_experts")
+    unquantized = {c for c in components if q.only and c not in q.only}
     known: dict[tuple[Layer, frozenset[str]], Layer] = {}
     layers = []
     paths: dict[Layer, dict[str, tuple[str, ...]]] = {}
     for i, layer in enumerate(model.layers):
         weights = paths.setdefault(layer, _module_paths(layer))
-        kept = frozenset(key for key, names in weights.items() if any(ignored.covers(i, name) for name in names))
+        kept = frozenset(
+            key
+            for key, names in weights.items()
+            if key.partition(".")[0] not in unquantized and any(ignored.covers(i, name) for name in names)
+        )
         if (layer, kept) not in known:
-            formats = tuple((key, plain) for key in weights if key in kept)
+            formats = _kept_formats(layer, model.hidden_size, kept, model.weight_format)
             known[layer, kept] = replace(layer, formats=(*layer.formats, *formats)) if formats else layer
         layers.append(known[layer, kept])
-    components = ("attention", "recurrent", "mlp", "experts", "shared_experts")
-    unquantized = tuple(c for c in components if c not in q.only) if q.only else ()
-    formats = q.formats
-    if q.head:
-        formats = (*formats, ("head", q.default))
-    return replace(model, quantization=q.default, unquantized=unquantized, formats=formats, layers=tuple(layers))
+    # A component that is plain in every layer is said once, for the model.
+    plain = [{name for name, fmt in layer.formats if fmt == model.weight_format} for layer in set(layers)]
+    common = set.intersection(*plain) & set(components) if plain else set()
+    layers = [replace(x, formats=tuple(e for e in x.formats if e[0] not in common)) if common else x for x in layers]
+    return replace(
+        model,
+        quantization=q.default,
+        unquantized=tuple(c for c in components if c in unquantized | common),
+        formats=(*q.formats, ("head", q.default)) if q.head else q.formats,
+        layers=tuple(layers),
+    )
