@@ -41,12 +41,13 @@ def jit_leaf(function: _F) -> _F:
     return _compile(function, _nrt=False)
 
 
-def _compile(function: _F, **options: bool) -> _F:
+def _compile(function: _F, **options: Any) -> _F:
     try:
         from numba import njit
     except ImportError:
         raise MissingExtraError("numba", extra="harness") from None
-    return cast(_F, njit(cache=True, nogil=True, error_model="numpy", **options)(function))
+    decorate: Any = njit  # the stubs do not know every option
+    return cast(_F, decorate(cache=True, nogil=True, error_model="numpy", **options)(function))
 
 
 def load(kernels: str) -> ModuleType:

@@ -1,13 +1,14 @@
 """N-gram drafting: what followed the last n tokens when they occurred before, by the rule of each engine.
 
-Three things vary between engines: which occurrence wins when the longest match stands in several places, whether missing
-slots are filled, and what caps the draft. `NgramRule` says them; `propose_once` looks through a whole context (one-shot,
-as the engines do), `NgramProposer` keeps an index per request so that a step costs what it added, not the whole context.
+Three things vary between engines: which occurrence wins when the longest match stands in several places, whether
+missing slots are filled, and what caps the draft. `NgramRule` says them; `propose_once` looks through a whole context
+(one-shot, as the engines do), `NgramProposer` keeps an index per request so that a step costs what it added, not the
+whole context.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,8 @@ class NgramRule:
     """How one engine drafts from n-grams.
 
     With context x of T tokens: n* is the largest n in [`min_n`, `max_n`] for which the last n tokens also start at some
-    s <= T - n - 1; s* is the smallest such s (`latest` false) or the largest; the draft is x[s* + n*], x[s* + n* + 1], ...,
-    never past the end of the context.
+    s <= T - n - 1; s* is the smallest such s (`latest` false) or the largest; the draft is x[s* + n*], x[s* + n* + 1],
+    ..., never past the end of the context.
 
     Attributes
     ----------
@@ -37,8 +38,8 @@ class NgramRule:
     latest : bool
         The most recent occurrence wins instead of the earliest.
     fill : bool
-        Always draft as many tokens as asked for: slots without a token hold the context's last token (0 when the context
-        is empty).
+        Always draft as many tokens as asked for: slots without a token hold the context's last token (0 when the
+        context is empty).
     max_model_len : int
         L, in tokens.
     reserved : int
@@ -85,7 +86,7 @@ class NgramRule:
 
 
 def vllm_v1(min_n: int, max_n: int, *, max_model_len: int = NO_LIMIT) -> NgramRule:
-    """vLLM's `ngram` on its V1 runner: longest n, earliest occurrence, at most min(k, L - T) tokens, none without a match.
+    """`ngram` on vLLM's V1 runner: longest n, earliest occurrence, at most min(k, L - T) tokens, none without a match.
 
     >>> propose_once([1, 2, 3, 9, 1, 2, 3, 7, 1, 2, 3], 2, vllm_v1(2, 3)).tokens
     (9, 1)
@@ -94,7 +95,7 @@ def vllm_v1(min_n: int, max_n: int, *, max_model_len: int = NO_LIMIT) -> NgramRu
 
 
 def vllm_v2(min_n: int, max_n: int) -> NgramRule:
-    """vLLM's `ngram` and `ngram_gpu` on its V2 runner (default): longest n, most recent occurrence, always k tokens.
+    """`ngram` and `ngram_gpu` on vLLM's V2 runner (its default): longest n, most recent occurrence, always k tokens.
 
     A miss costs k verified positions: the draft is k times the last token. The matcher does not look at the model's
     length; the scheduler trims drafts to L - T - 1.
@@ -108,7 +109,7 @@ def vllm_v2(min_n: int, max_n: int) -> NgramRule:
 
 
 def vllm_ngram_gpu(min_n: int, max_n: int) -> NgramRule:
-    """vLLM's `ngram_gpu` on its V1 runner: `vllm_v1` without the cap by the model's length, which the scheduler applies.
+    """`ngram_gpu` on vLLM's V1 runner: `vllm_v1` without the cap by the model's length, which the scheduler applies.
 
     >>> propose_once([1, 2, 3, 9, 1, 2], 4, vllm_ngram_gpu(2, 3)).tokens
     (3, 9, 1, 2)
@@ -241,8 +242,8 @@ class NgramIndex:
     """One request's text with an index of its n-grams: a step costs what it added, whatever the context's length.
 
     For each n in [min_n, max_n] an open-addressing table maps an n-gram to the end of its earliest (or latest)
-    occurrence. The tables hold positions, equality is verified on tokens, so the answer is exact. Text and tables double
-    when full: 4 bytes of text and 8 to 16 bytes per table and token of capacity.
+    occurrence. The tables hold positions, equality is verified on tokens, so the answer is exact. Text and tables
+    double when full: 4 bytes of text and 8 to 16 bytes per table and token of capacity.
 
     Parameters
     ----------
@@ -305,7 +306,7 @@ class NgramIndex:
             return []
         size = self.size
         stop = e + 1 + (k if self.rule.max_model_len == NO_LIMIT else self.rule.limit(size, k))
-        return self._text[e + 1 : stop if stop < size else size].tolist()
+        return cast(list[int], self._text[e + 1 : stop if stop < size else size].tolist())
 
     def draft(self, k: int) -> Draft:
         """The rule's draft: filled and cut as the rule says."""
@@ -322,7 +323,7 @@ class NgramIndex:
         return self._text.nbytes + self._tables.nbytes
 
     def check_integrity(self) -> None:
-        """Each table holds each n-gram once, at the position that the rule names, and the match is the brute-force one."""
+        """Each table holds each n-gram once, at the position that the rule names."""
         rule, text = self.rule, self._text[: self.size].tolist()
         for n in range(rule.min_n, rule.max_n + 1):
             expected: dict[tuple[int, ...], int] = {}

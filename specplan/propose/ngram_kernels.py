@@ -56,7 +56,7 @@ def _any_pair(a: Ints, b: Ints, x: int, y: int) -> bool:
     hit = np.int32(0)
     for i in range(a.size):
         hit |= np.int32((a[i] == first) & (b[i] == second))
-    return hit != 0
+    return bool(hit != 0)
 
 
 @jit
@@ -212,7 +212,7 @@ def scan(
 
 @jit_leaf
 def _verify(stream: Ints, end: int, stop: int, n: int, e: int, limit: int, fill: bool) -> tuple[int, int]:
-    """Drafted and accepted tokens of a match at `e` for the context that ends at `end`; the truth follows in `stream`."""
+    """Drafted and accepted tokens of a match at `e` for the context before `end`; the truth follows in `stream`."""
     real = min(limit, end - 1 - e) if n > 0 else 0
     count = limit if fill else real
     good = 0

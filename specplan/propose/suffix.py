@@ -6,8 +6,8 @@ and tie orders equal those of arctic-inference 0.3.0 bit for bit; the trees take
 over them is quadratic (see `suffix_kernels`).
 
 What is kept, and how long: a prompt and everything else in a request's own tree until `stop_request`; a response in the
-shared tree until it is evicted: first in, first out, beyond `max_cached_requests` requests or `max_shared_bytes`. Prompts
-never enter the shared tree. Nothing is written to disk.
+shared tree until it is evicted: first in, first out, beyond `max_cached_requests` requests or `max_shared_bytes`.
+Prompts never enter the shared tree. Nothing is written to disk.
 """
 
 import math
@@ -29,7 +29,7 @@ _INVALID: Final = 3
 
 
 def _vector(tokens: Tokens) -> TokenArray:
-    """Token ids as the engine takes them: a sequence of int, or an int32 vector, contiguous; anything else is refused."""
+    """Token ids as the engine takes them: a sequence of int or a contiguous int32 vector; anything else is refused."""
     if not isinstance(tokens, np.ndarray):
         return as_tokens(tokens)
     if tokens.dtype == _INT32 and tokens.ndim == 1 and tokens.flags.carray:
@@ -124,7 +124,9 @@ class SuffixTree:
         counts: Counter[tuple[int, ...]] = Counter()
         for text in texts:
             for start in range(len(text) + 1):
-                counts.update(tuple(text[start:stop]) for stop in range(start + 1, min(start + self.depth, len(text)) + 1))
+                counts.update(
+                    tuple(text[start:stop]) for stop in range(start + 1, min(start + self.depth, len(text)) + 1)
+                )
         strings = self.strings()
         _require({s: n for s, (n, _) in strings.items() if s} == dict(counts), "counts of substrings")
         for string, (_, children) in strings.items():
@@ -416,7 +418,9 @@ class SuffixCache:
         pattern = _vector(context)
         if max_spec_tokens is None:
             raise InputError("max_spec_tokens is missing; give the longest draft, such as 32")
-        width = self._width if not use_tree_spec else self._tree_width(max_spec_tokens, max_spec_factor, max_spec_offset)
+        width = (
+            self._width if not use_tree_spec else self._tree_width(max_spec_tokens, max_spec_factor, max_spec_offset)
+        )
         if width > self._width:
             self._buffers(width)
         n, match_len, score = self._speculate(
@@ -511,7 +515,7 @@ class SuffixProposer:
         self.cache.add_active_response(request_id, as_tokens(tokens))
 
     def _tail(self, request_id: Hashable) -> TokenArray:
-        active = self.cache._request(request_id)  # noqa: SLF001 - the proposer is the cache's other half
+        active = self.cache._request(request_id)
         return active.text[max(0, active.size - self.cache.max_tree_depth) : active.size]
 
     def propose(self, request_id: Hashable, limit: int) -> Draft:

@@ -1,10 +1,10 @@
-"""Compiled suffix tree of bounded depth, held as an automaton; imported lazily through `specplan.propose.compiled.load`.
+"""Compiled suffix tree of bounded depth, kept as an automaton; imported through `specplan.propose.compiled.load`.
 
-The tree is the trie of all substrings of at most `depth` tokens, each with the number of its occurrences and its children
-in rank order. Strings that have always ended at the same places share everything: count, children, ranks. So the tree is
-kept as one state per class of such strings: the suffixes of the class's longest string whose lengths lie in
-``(len(link), len]``; the link leads to the class of the next shorter suffix. A token is appended by walking the chain of
-links of the text's last suffix, at most `depth` states and a few on average, where the trie itself has `depth` nodes.
+The tree is the trie of all substrings of at most `depth` tokens, each with the number of its occurrences and its
+children in rank order. Strings that have always ended at the same places share everything: count, children, ranks. So
+the tree is kept as one state per class of such strings: the suffixes of the class's longest string whose lengths lie in
+``(len(link), len]``; the link leads to the class of the next shorter suffix. A token is appended by walking the links
+from the text's last suffix: at most `depth` states and a few on average, where the trie itself has `depth` nodes.
 
 States are rows of `states`, and the first-ranked child lies in the row itself::
 
@@ -289,7 +289,7 @@ def _add_child(t: Tree, v: Int, x: Int, target: Int, times: Int) -> None:
 
 @jit_leaf
 def _become_own(t: Tree, v: Int, e: Int, times: Int) -> None:
-    """Exchange listed child `e` for v's own: `e` moves to the row with `times`, the old one to the front of the list."""
+    """Exchange listed child `e` for v's own: `e` moves to the row with `times`, the old one to the list's front."""
     wide = t.states[v, LEN] & WIDE
     _leave_group(t, v, e)
     if wide:
@@ -459,7 +459,7 @@ def _list_size(t: Tree, v: Int) -> Int:
 def has_room(t: Tree, states: Int, edges: Int, keys: Int) -> bool:
     """Whether this many states, edges and table entries can be added; tables stay at most half full."""
     head = t.head
-    return (
+    return bool(
         head[STATES] - head[FREE_STATES] + states <= t.states.shape[0]
         and head[EDGES] - head[FREE_EDGES] + edges <= t.edges.shape[0]
         and 2 * (head[KEYED] + keys) <= t.by_token.size
@@ -527,7 +527,7 @@ def append(t: Tree, last: Int, size: Int, x: Int) -> Int:
 
 @jit_leaf
 def _split(t: Tree, v: Int, x: Int, q: Int, length: Int) -> Int:
-    """Take the strings of at most `length` tokens out of class q; edges of v and of its shorter suffixes follow them."""
+    """Take the strings of at most `length` tokens out of class q; edges of v and its shorter suffixes follow them."""
     r = _new_state(t, length, t.states[q, LINK], t.states[q, COUNT])
     t.states[q, LINK] = r
     if t.states[q, TARGET] >= 0:
@@ -654,7 +654,7 @@ def match_text(t: Tree, last: Int, size: Int, text: Ints, length: Int, context: 
 
 @jit_leaf
 def _allowed(m: Int, limit: Int, factor: Float, offset: Float) -> Int:
-    """Most tokens after a match of m: m * factor + offset in float32, a hair more, cut to a whole number in [0, limit]."""
+    """Most tokens after a match of m: m * factor + offset in float32, a hair more, cut to an integer in [0, limit]."""
     real = np.float64(np.float32(np.float32(np.float32(m) * factor) + offset)) + 1e-6
     return np.int64(min(np.float64(limit), max(real, 0.0)))
 
@@ -696,10 +696,10 @@ def write_path(t: Tree, v: Int, n: Int, min_prob: Float, tokens: Ints, probs: Fl
 def best_path(
     t: Tree, v: Int, m: Int, limit: Int, factor: Float, offset: Float, min_prob: Float
 ) -> tuple[Int, Int, Int, Float]:
-    """State, match length, draft limit and score of the best chain over all match lengths up to m; the longest of equals.
+    """State, match length, draft limit and score of the best chain over match lengths up to m; the longest of equals.
 
-    From the longest match down, a shorter one must score strictly more. It is skipped where even its full length at
-    the probability of its first token cannot (a margin covers float32 rounding).
+    From the longest match down, a shorter one must score strictly more. It is skipped where even its full length at the
+    probability of its first token cannot (a margin covers float32 rounding).
     """
     states = t.states
     depth = t.head[DEPTH]
@@ -777,8 +777,8 @@ def grow_tree_draft(
     A heap holds (probability; parent in the draft, place, length). A positive length marks the end of a string of that
     length, and the place is its state: where one continuation always followed, that token is drafted; else the string's
     children are pushed in rank order, down to the first below `min_prob`. A negative length marks such a child, not
-    drafted yet, of a string one longer than its parent's: the place is its edge, or the complement of its parent's state
-    for a state's own child. What is drafted is pushed again as the end of its string.
+    drafted yet, of a string one longer than its parent's: the place is its edge, or the complement of its parent's
+    state for a state's own child. What is drafted is pushed again as the end of its string.
     """
     states, edges = t.states, t.edges
     depth = t.head[DEPTH]
@@ -924,6 +924,67 @@ def empty_tree(depth: Int, states: Int, edges: Int, keys: Int) -> Tree:
     return t
 
 
+@jit
+def _chain(
+    own: Tree,
+    own_last: Int,
+    own_size: Int,
+    shared: Tree,
+    shared_last: Int,
+    shared_size: Int,
+    text: Ints,
+    length: Int,
+    context: Ints,
+    limit: Int,
+    factor: Float,
+    offset: Float,
+    min_prob: Float,
+    tokens: Ints,
+    probs: Floats,
+) -> tuple[Int, Int, Float]:
+    """Tokens, match length and score of the better chain of two trees, the first one's of equals; see `match_text`."""
+    cap = min(context.size, own.head[DEPTH]) - 1
+    v, m = match_text(own, own_last, own_size, text, length, context, cap)
+    v, m, n, score = best_path(own, v, m, limit, factor, offset, min_prob)
+    w, m2 = match_text(shared, shared_last, shared_size, text, length, context, cap)
+    w, m2, n2, score2 = best_path(shared, w, m2, limit, factor, offset, min_prob)
+    if score2 > score:
+        return write_path(shared, w, n2, min_prob, tokens, probs), m2, score2
+    return write_path(own, v, n, min_prob, tokens, probs), m, score
+
+
+@jit
+def _tree(
+    own: Tree,
+    own_last: Int,
+    own_size: Int,
+    shared: Tree,
+    shared_last: Int,
+    shared_size: Int,
+    text: Ints,
+    length: Int,
+    context: Ints,
+    limit: Int,
+    factor: Float,
+    offset: Float,
+    min_prob: Float,
+    out: Ints,
+    probs: Floats,
+) -> tuple[Int, Int, Float]:
+    """`_chain` for trees: tokens in ``out[0]``, parents in ``out[2]``, probabilities in ``probs[0]``."""
+    cap = min(context.size, own.head[DEPTH]) - 1
+    v, m = match_text(own, own_last, own_size, text, length, context, cap)
+    m, n, score = best_tree(own, v, m, limit, factor, offset, min_prob, out[:2], out[2:4], probs[:2])
+    v, m2 = match_text(shared, shared_last, shared_size, text, length, context, cap)
+    m2, n2, score2 = best_tree(shared, v, m2, limit, factor, offset, min_prob, out[4:6], out[6:8], probs[2:4])
+    if score2 > score:
+        out[0, :n2] = out[4, :n2]
+        out[2, :n2] = out[6, :n2]
+        probs[0, :n2] = probs[2, :n2]
+        return n2, m2, score2
+    return n, m, score
+
+
 # A cursor: where a request's text stands in its own tree and in the shared one.
 OWN_LAST, OWN_SIZE, SHARED_LAST, SHARED_SIZE, PROMPT, SHARED = range(6)
 
@@ -1001,30 +1062,43 @@ def speculate(
     """
     own, shared = Tree(a0, a1, a2, a3, a4), Tree(b0, b1, b2, b3, b4)
     factor, offset, min_prob = np.float32(factor), np.float32(offset), np.float32(min_prob)
-    length = cursor[OWN_SIZE]
-    cap = min(context.size, own.head[DEPTH]) - 1
-    own_v, own_m = match_text(own, cursor[OWN_LAST], length, text, length, context, cap)
+    own_last, length, shared_last = cursor[OWN_LAST], cursor[OWN_SIZE], cursor[SHARED_LAST]
     size = cursor[SHARED_SIZE] if cursor[SHARED] else 0
-    shared_v, shared_m = match_text(shared, cursor[SHARED_LAST], size, text, length, context, cap)
     if as_tree:
-        m, n, score = best_tree(own, own_v, own_m, limit, factor, offset, min_prob, out[:2], out[2:4], probs)
-        m2, n2, score2 = best_tree(
-            shared, shared_v, shared_m, limit, factor, offset, min_prob, out[4:6], out[6:8], probs[2:4]
+        return _tree(
+            own,
+            own_last,
+            length,
+            shared,
+            shared_last,
+            size,
+            text,
+            length,
+            context,
+            limit,
+            factor,
+            offset,
+            min_prob,
+            out,
+            probs,
         )
-        if score2 > score:
-            out[0, :n2] = out[4, :n2]
-            out[2, :n2] = out[6, :n2]
-            probs[0, :n2] = probs[2, :n2]
-            return n2, m2, score2
-        return n, m, score
-    v, m, n, score = best_path(own, own_v, own_m, limit, factor, offset, min_prob)
-    v2, m2, n2, score2 = best_path(shared, shared_v, shared_m, limit, factor, offset, min_prob)
-    if score2 > score:
-        n = write_path(shared, v2, n2, min_prob, out[0], probs[0])
-        m, score = m2, score2
-    else:
-        n = write_path(own, v, n, min_prob, out[0], probs[0])
-    return n, m, score
+    return _chain(
+        own,
+        own_last,
+        length,
+        shared,
+        shared_last,
+        size,
+        text,
+        length,
+        context,
+        limit,
+        factor,
+        offset,
+        min_prob,
+        out[0],
+        probs[0],
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- replay
@@ -1077,6 +1151,55 @@ def _power_of_two(n: Int) -> Int:
 
 
 @jit
+def _feed_own(pool: Pool, s: Int, last: Int, stream: Ints, base: Int, done: Int, now: Int) -> tuple[Pool, Int]:
+    """Append ``stream[done:now]`` of the request from `base` to the tree in slot s; the pool, grown if need be."""
+    t = _in_slot(pool, s)
+    for i in range(done, now):
+        new = append(t, last, i - base, stream[i])
+        while new == NONE:
+            pool = _grown_pool(pool)
+            t = _in_slot(pool, s)
+            new = append(t, last, i - base, stream[i])
+        last = new
+    return pool, last
+
+
+@jit
+def _feed_shared(t: Tree, last: Int, stream: Ints, base: Int, done: Int, now: Int) -> tuple[Tree, Int]:
+    """Append ``stream[done:now]`` of the response from `base`; the tree, grown if need be."""
+    for i in range(done, now):
+        new = append(t, last, i - base, stream[i])
+        least = 64 + 2 * t.head[DEPTH]
+        while new == NONE:
+            t = grown(t, least)
+            least *= 2
+            new = append(t, last, i - base, stream[i])
+        last = new
+    return t, last
+
+
+@jit_leaf
+def _leading(draft: Ints, n: Int, stream: Ints, at: Int, stop: Int) -> Int:
+    """Leading tokens of a draft of n that equal ``stream[at:stop]``."""
+    good = 0
+    while good < n and at + good < stop and draft[good] == stream[at + good]:
+        good += 1
+    return good
+
+
+@jit
+def _forget_oldest(
+    shared: Tree, stream: Ints, begin: Int, finish: Int, oldest: Int, running: Longs, end: Longs, in_shared: Longs
+) -> None:
+    """Take the oldest response out; where its request still runs, what it has emitted so far, and no more later."""
+    for s in range(running.size):
+        if running[s] == oldest:
+            finish = max(begin, end[s])
+            in_shared[s] = 0
+    remove(shared, stream[begin:finish])
+
+
+@jit
 def replay(
     stream: Ints,
     starts: Longs,
@@ -1105,97 +1228,62 @@ def replay(
     pool = _new_pool(slots, 2 * longest + 8, 2 * longest + 4 * depth + 64, _power_of_two(2 * longest + 16 * depth))
     shared = empty_tree(depth, 1024, 1024 + 4 * depth, _power_of_two(4096 + 16 * depth))
     running = np.full(slots, -1, np.int64)
-    end = np.zeros(slots, np.int64)
-    own_last = np.zeros(slots, np.int64)
-    shared_last = np.zeros(slots, np.int64)
-    in_shared = np.zeros(slots, np.bool_)
-    drafted = np.zeros(slots, np.int64)
-    matched = np.zeros(slots, np.int64)
+    end, own_last, shared_last = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+    in_shared, drafted, matched = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
     tokens = np.zeros((slots, max(k, 1)), np.int32)
     probs = np.zeros(max(k, 1), np.float32)
-    upcoming = oldest = cached = row = 0
-    busy = slots
-    while busy > 0:
-        busy = 0
+    upcoming = oldest = row = finished = 0
+    while finished < requests:
         for s in range(slots):
             r = running[s]
+            if r < 0 and upcoming == requests:
+                continue
             if r < 0:
-                if upcoming == requests:
-                    continue
-                r = upcoming
+                r = running[s] = upcoming
                 upcoming += 1
-                running[s] = r
-                base, stop = starts[r], starts[r + 1]
                 clear(_in_slot(pool, s), depth)
                 own_last[s] = shared_last[s] = 0
-                if cached_limit != 0:
-                    cached += 1
-                    while cached_limit > 0 and cached > cached_limit:
-                        begin, finish = starts[oldest] + prompts[oldest], starts[oldest + 1]
-                        for other in range(slots):
-                            if running[other] == oldest:
-                                finish = end[other]
-                                in_shared[other] = False
-                        remove(shared, stream[begin : max(begin, finish)])
-                        oldest += 1
-                        cached -= 1
+                end[s] = done = starts[r]
+                now = min(done + prompts[r] + prefill, starts[r + 1])
                 in_shared[s] = cached_limit != 0
-                done = base
-                now = min(base + prompts[r] + prefill, stop)
+                if 0 < cached_limit < upcoming - oldest:
+                    begin = starts[oldest] + prompts[oldest]
+                    _forget_oldest(shared, stream, begin, starts[oldest + 1], oldest, running, end, in_shared)
+                    oldest += 1
             else:
-                base, stop = starts[r], starts[r + 1]
                 done = end[s]
-                good = 0
-                while good < drafted[s] and done + good < stop and tokens[s, good] == stream[done + good]:
-                    good += 1
-                emitted = min(good + 1, stop - done)
-                steps[row, 0] = r
-                steps[row, 1] = done - base
-                steps[row, 2] = drafted[s]
-                steps[row, 3] = good
-                steps[row, 4] = emitted
-                steps[row, 5] = matched[s]
+                good = _leading(tokens[s], drafted[s], stream, done, starts[r + 1])
+                now = min(done + good + 1, starts[r + 1])
+                steps[row, 0], steps[row, 1], steps[row, 2] = r, done - starts[r], drafted[s]
+                steps[row, 3], steps[row, 4], steps[row, 5] = good, now - done, matched[s]
                 row += 1
-                now = done + emitted
-            busy += 1
-            own = _in_slot(pool, s)
-            for i in range(done, now):
-                new = append(own, own_last[s], i - base, stream[i])
-                while new == NONE:
-                    pool = _grown_pool(pool)
-                    own = _in_slot(pool, s)
-                    new = append(own, own_last[s], i - base, stream[i])
-                own_last[s] = new
+            base, answer = starts[r], starts[r] + prompts[r]
+            pool, own_last[s] = _feed_own(pool, s, own_last[s], stream, base, done, now)
             if in_shared[s]:
-                answer = base + prompts[r]
-                for i in range(max(done, answer), now):
-                    new = append(shared, shared_last[s], i - answer, stream[i])
-                    least = 64 + 2 * depth
-                    while new == NONE:
-                        shared = grown(shared, least)
-                        least *= 2
-                        new = append(shared, shared_last[s], i - answer, stream[i])
-                    shared_last[s] = new
+                shared, shared_last[s] = _feed_shared(shared, shared_last[s], stream, answer, max(done, answer), now)
             end[s] = now
-            if now == stop:
+            if now == starts[r + 1]:
                 running[s] = -1
+                finished += 1
                 continue
             length = now - base
-            limit = min(k, max_model_len - length - 1)
             drafted[s] = matched[s] = 0
-            if max_model_len <= length:
-                continue
-            context = stream[max(base, now - depth) : now]
-            cap = min(context.size, depth) - 1
-            v, m = match_text(own, own_last[s], length, stream, now, context, cap)
-            size = max(0, length - prompts[r]) if in_shared[s] else 0
-            v2, m2 = match_text(shared, shared_last[s], size, stream, now, context, cap)
-            v, m, n, score = best_path(own, v, m, limit, factor, offset, min_prob)
-            v2, m2, n2, score2 = best_path(shared, v2, m2, limit, factor, offset, min_prob)
-            if score2 > score:
-                drafted[s] = write_path(shared, v2, n2, min_prob, tokens[s], probs)
-                matched[s] = m2
-            else:
-                drafted[s] = write_path(own, v, n, min_prob, tokens[s], probs)
-                matched[s] = m
+            if length < max_model_len:
+                drafted[s], matched[s], _ = _chain(
+                    _in_slot(pool, s),
+                    own_last[s],
+                    length,
+                    shared,
+                    shared_last[s],
+                    max(0, now - answer) if in_shared[s] else 0,
+                    stream,
+                    now,
+                    stream[max(base, now - depth) : now],
+                    min(k, max_model_len - length - 1),
+                    factor,
+                    offset,
+                    min_prob,
+                    tokens[s],
+                    probs,
+                )
     return row

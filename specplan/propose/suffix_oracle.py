@@ -93,7 +93,8 @@ class OracleTree:
         return best
 
     def _path(self, string: tuple[int, ...], n: int, min_prob: np.float32) -> Draft:
-        m, prob, probs = len(string), _F(1), []
+        m, prob = len(string), _F(1)
+        probs: list[np.float32] = []
         while len(probs) < n and self.children.get(string) and prob >= min_prob:
             child = (*string, self.children[string][0])
             prob = _F(prob * _F(_F(self.count[child]) / _F(self.count[string])))
@@ -169,7 +170,7 @@ def _pop(heap: list[_Item]) -> None:
 
 
 class OracleCache:
-    """Per-request trees and the shared tree of responses, by definition; calls as in `specplan.propose.suffix.SuffixCache`."""
+    """Per-request trees and the shared tree of responses, by definition; calls as in `SuffixCache`."""
 
     def __init__(self, depth: int, max_cached_requests: int = -1) -> None:
         self.depth, self.limit = depth, max_cached_requests
