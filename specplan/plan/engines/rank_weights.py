@@ -150,16 +150,20 @@ def rotary_bytes(model: Model, layers: Sequence[Layer]) -> float:
             case Attention() as a:
                 local = a.window is not None and model.model_type.startswith(_LOCAL_ROTARY)
                 stretched = 1.0 if local else _LINEAR_ROTARY.get(model.model_type, 1.0)
-                tables[a.head_dim, local] = a.head_dim * stretched
+                tables[a.head_dim, local] = a.head_dim * stretched * _PARTIAL_ROTARY.get(model.model_type, 1.0)
             case LatentAttention() as a:
                 tables[a.rope_dim, False] = float(a.rope_dim)
     return sum(tables.values()) * model.max_position * model.weight_format.bytes
 
 
 # Families whose windowed layers have a rotary table of their own; those whose long table is stretched linearly (so many
-# times more rows than positions); those with learned positions.
+# times more rows than positions); those that rotate a part of each head; those with learned positions.
 _LOCAL_ROTARY: Final = ("gemma3", "gemma4")
 _LINEAR_ROTARY: Final = {"gemma3": 8.0, "gemma3_text": 8.0}
+_PARTIAL_ROTARY: Final = {
+    "qwen3_next": 0.25, "qwen3_5_text": 0.25, "qwen3_5_moe_text": 0.25, "phi": 0.4, "glm4": 0.5, "glm4_moe": 0.5,
+    "minimax_m2": 0.5, "stablelm": 0.25, "nemotron": 0.5, "gpt_neox": 0.25,
+}  # fmt: skip
 _NO_ROTARY: Final = ("gpt2", "opt", "gpt_bigcode", "bloom")
 
 

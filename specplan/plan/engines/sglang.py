@@ -201,8 +201,11 @@ class Cells:
         return self.state_conv + self.state_recurrent
 
 
-def cells(model: Model, layers: tuple[Layer, ...], kv_cache_dtype: str, tp: int) -> Cells:
+def cells(model: Model, layers: tuple[Layer, ...], kv_cache_dtype: str, tp: int, *, packed: bool = True) -> Cells:
     """Cell sizes of some layers on one rank.
+
+    `packed`: sparse attention's fp8 latents carry scales and a 16-bit rotary part, as Hopper's kernels read them;
+    Blackwell's read plain fp8.
 
     >>> layer = Layer(mixer=Attention(heads=64, kv_heads=8, head_dim=128), feed_forward=None)
     >>> model = Model(name="m", source="", hidden_size=1, vocab_size=1, tied_embeddings=False, layers=(layer,) * 80,
@@ -226,7 +229,7 @@ def cells(model: Model, layers: tuple[Layer, ...], kv_cache_dtype: str, tp: int)
                     out = replace(out, full_k=out.full_k + k, full_v=out.full_v + v, full_layers=out.full_layers + 1)
             case LatentAttention() as latent:
                 out = replace(
-                    out, full_k=out.full_k + _latent_cell(latent, kv_cache_dtype, size),
+                    out, full_k=out.full_k + _latent_cell(latent, kv_cache_dtype, size, packed),
                     full_layers=out.full_layers + 1, latent=True,
                 )  # fmt: skip
             case CompressedAttention():
@@ -242,8 +245,8 @@ def cells(model: Model, layers: tuple[Layer, ...], kv_cache_dtype: str, tp: int)
     return out
 
 
-def _latent_cell(a: LatentAttention, kv_cache_dtype: str, size: float) -> float:
-    if a.index_heads and kv_cache_dtype.startswith("fp8"):
+def _latent_cell(a: LatentAttention, kv_cache_dtype: str, size: float, packed: bool) -> float:
+    if packed and a.index_heads and kv_cache_dtype.startswith("fp8"):
         latent = a.kv_rank + 4 * a.kv_rank / 128 + 2 * a.rope_dim  # fp8 latent, fp32 scale per 128, bf16 rotary part
     else:
         latent = (a.kv_rank + a.rope_dim) * size
@@ -302,7 +305,7 @@ def predict_sglang(
     pools = []
     for rank, stage in zip(ranks, pipeline_stages(len(model.layers), flags.pp), strict=True):
         layers = tuple(model.layers[i] for i in stage)
-        pools.append([_pool(model, layers, draft, flags, speculation, a) for a in
+        pools.append([_pool(model, layers, draft, flags, speculation, a, packed=card.family != "blackwell") for a in
                       (rank.available.low, rank.available.best, rank.available.high)])  # fmt: skip
     decisive = min(range(flags.pp), key=lambda i: pools[i][1].tokens)
     low, best, high = (min(p[j].tokens for p in pools) for j in range(3))
@@ -424,20 +427,22 @@ def _pool(
     f: SglangFlags,
     spec: SglangSpeculation | None,
     budget: float,
+    *,
+    packed: bool = True,
 ) -> _Pool:
     dtype = "fp8" if f.kv_cache_dtype.startswith("fp8") else f.kv_cache_dtype
-    target = cells(model, layers, dtype, f.tp)
+    target = cells(model, layers, dtype, f.tp, packed=packed)
     own = None
     reserve = 0.0
     if draft is not None and spec is not None:
-        own = cells(draft, draft.layers, dtype, f.tp)
+        own = cells(draft, draft.layers, dtype, f.tp, packed=packed)
         if spec.algorithm in ("DFLASH", "DSPARK"):
             chosen = spec.draft_kv_cache_dtype or dtype
-            own = cells(draft, draft.layers, chosen, f.tp)
+            own = cells(draft, draft.layers, chosen, f.tp, packed=packed)
             reserve = own.full + own.windowed
         else:
             # The reserve takes the draft's layers for layers of the target.
-            whole = cells(model, model.layers, dtype, f.tp)
+            whole = cells(model, model.layers, dtype, f.tp, packed=packed)
             count = whole.full_layers + whole.window_layers
             reserve = float(int((whole.full + whole.windowed) * len(draft.layers) / max(count, 1)))
     slots, state = _state_slots(target, f, spec, budget)

@@ -462,7 +462,7 @@ def _rank_terms(
     outside = (
         Estimate.of(f.non_torch, "given")
         if f.non_torch is not None
-        else non_torch(f.tp, f.pp, len(model.layers), custom_all_reduce=s.custom_all_reduce)
+        else non_torch(s.rules.version, f.tp, f.pp, len(model.layers), custom_all_reduce=s.custom_all_reduce)
     )
     graphs = Estimate.of(0.0, "not captured" if f.enforce_eager else "captured outside the budget in this version")
     if s.graphs_in_budget:

@@ -11,6 +11,7 @@ The profile run sends `max_num_batched_tokens` (T) dummy tokens through the mode
 - forward: T rows of the widest feed-forward (gate, up and their product), beside hidden states.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,14 +59,14 @@ class Fit:
 FITS: Final[tuple[Fit, ...]] = (
     Fit(
         since=(0, 8, 0),
-        logits_copies_bytes=12.45,
+        logits_copies_bytes=12.0,
         held_hidden=1.126,
-        held_bytes=0.052 * GIB,
+        held_bytes=0.005 * GIB,
         forward_hidden=4.3,
         low=0.85,
         high=1.3,
-        data="0.10.0 and 0.10.1.1: two logs (Llama-3.2-1B, Qwen2-7B); constants of 0.17",
-        residuals="both within 0.07 GiB",
+        data="0.10.0 and 0.10.1.1: two machines (Llama-3.2-1B, Qwen2-7B)",
+        residuals="both within 0.02 GiB",
     ),
     Fit(
         since=(0, 10, 2),
@@ -106,16 +107,27 @@ FITS: Final[tuple[Fit, ...]] = (
 LOGITS_CHUNK_BYTES: Final = GIB
 """Runner V2 samples fp32 logits in chunks of at most this."""
 
-# Non-torch memory between the two snapshots (GiB: low, best, high): library workspaces on one rank; communication and
-# custom all-reduce buffers from two ranks on, which grow a little with the layers.
-# Data: the 42 start-ups (H100, NVLink): 0.24 to 0.26 at one rank (0.46 once), 2.06 to 2.11 at two (80 layers 0.03 above
-# 32), 2.13 at four, 0.07 with pipeline stages only; without custom all-reduce 0.21 (L40S at eight).
-NON_TORCH: Final[dict[str, tuple[float, float, float]]] = {
-    "one": (0.02, 0.25, 0.46),
-    "pipeline": (0.05, 0.07, 0.15),
-    "two": (2.04, 2.05, 2.09),
-    "no_custom_all_reduce": (0.10, 0.21, 0.35),
-}
+# Non-torch memory between the two snapshots (GiB: low, best, high), newest last. One rank: library workspaces. Several
+# ranks without custom all-reduce: communication. With it, buffers that grow a little with the layers.
+# Data: one rank 0.02 to 0.07 (0.10, four logs), 0.13 (0.15, 0.17), 0.24 to 0.26 and once 0.46 (0.19), 0.30 (0.27);
+# without custom all-reduce 0.09 to 0.21 (0.10), 0.75 and 1.7 (0.27: RTX 5090, RTX PRO 6000); with it 2.06 to 2.11 at two
+# ranks (80 layers 0.03 above 32) and 2.13 at four (0.19, H100); pipeline stages only 0.07 (0.19).
+NON_TORCH: Final[tuple[tuple[tuple[int, int, int], dict[str, tuple[float, float, float]]], ...]] = (
+    (
+        (0, 8, 0),
+        {
+            "one": (0.02, 0.05, 0.13),
+            "plain": (0.05, 0.15, 0.35),
+            "custom": (2.04, 2.05, 2.09),
+            "pipeline": (0.05, 0.07, 0.15),
+        },
+    ),
+    ((0, 15, 0), {"one": (0.02, 0.13, 0.26)}),
+    ((0, 18, 0), {"one": (0.02, 0.25, 0.46), "plain": (0.10, 0.21, 0.75)}),
+    ((0, 27, 0), {"one": (0.20, 0.30, 0.46), "plain": (0.21, 0.75, 1.80)}),
+)
+"""Fitted by hand, 2026-11-30."""
+
 NON_TORCH_LAYER: Final = 0.00062
 """Added per layer with custom all-reduce, GiB."""
 
@@ -180,15 +192,24 @@ class RunShape:
     expert_parallel: bool = False
 
 
+def version_number(version: str) -> tuple[int, int, int]:
+    """(major, minor, patch) of a version; what is no digit is left out.
+
+    >>> version_number("0.19.2rc1.dev8"), version_number("0.27")
+    ((0, 19, 2), (0, 27, 0))
+    """
+    parts = [re.match(r"\d*", part) for part in (*version.removeprefix("v").split("."), "0", "0")[:3]]
+    digits = [int(part[0] or 0) if part else 0 for part in parts]
+    return digits[0], digits[1], digits[2]
+
+
 def fit_for(version: str) -> Fit:
     """Constants for a version.
 
     >>> fit_for("0.19.0").since, fit_for("0.10.2").since
     ((0, 17, 0), (0, 10, 2))
     """
-    digits = [int("".join(c for c in part if c.isdigit()) or 0) for part in (*version.split("."), "0", "0")[:3]]
-    number = (digits[0], digits[1], digits[2])
-    found = [fit for fit in FITS if fit.since <= number]
+    found = [fit for fit in FITS if fit.since <= version_number(version)]
     if not found:
         raise InputError(f"no memory model for vLLM {version}; give --activation-peak")
     return found[-1]
@@ -271,11 +292,12 @@ def _workspaces(layer: Layer, model: Model, run: RunShape) -> float:
     return rows * (max(gate_up, model.hidden_size) + max(width, model.hidden_size))
 
 
-def non_torch(tp: int, pp: int, layers: int, *, custom_all_reduce: bool) -> Estimate:
+def non_torch(version: str, tp: int, pp: int, layers: int, *, custom_all_reduce: bool) -> Estimate:
     """Memory outside torch that loading and profiling add on one rank: communication buffers, library workspaces.
 
     Parameters
     ----------
+    version : str
     tp, pp : int
     layers : int
         Layers of the target.
@@ -284,20 +306,27 @@ def non_torch(tp: int, pp: int, layers: int, *, custom_all_reduce: bool) -> Esti
 
     Examples
     --------
-    >>> [round(non_torch(tp, 1, 32, custom_all_reduce=True).best / GIB, 2) for tp in (1, 2, 4)]
+    >>> [round(non_torch("0.19.0", tp, 1, 32, custom_all_reduce=True).best / GIB, 2) for tp in (1, 2, 4)]
     [0.25, 2.07, 2.13]
     """
-    source = "modelled: 42 start-ups of vLLM 0.19.0 on H100, 2026-04"
+    table: dict[str, tuple[float, float, float]] = {}
+    for since, row in NON_TORCH:
+        if since <= version_number(version):
+            table |= row
     if tp == 1:
-        low, best, high = NON_TORCH["one" if pp == 1 else "pipeline"]
+        low, best, high = table["one" if pp == 1 else "pipeline"]
     elif custom_all_reduce:
-        low, best, high = NON_TORCH["two"]
+        low, best, high = table["custom"]
         more = NON_TORCH_LAYER * layers + NON_TORCH_DOUBLING * ((tp - 1).bit_length() - 1)
         low, best, high = low + 0.5 * more, best + more, high + 1.5 * more
     else:
-        low, best, high = NON_TORCH["no_custom_all_reduce"]
-        source = "modelled: L40S at eight ranks and RTX 3090 logs, no custom all-reduce"
-    return Estimate(low=low * GIB, best=best * GIB, high=high * GIB, source=source)
+        low, best, high = table["plain"]
+    return Estimate(
+        low=low * GIB,
+        best=best * GIB,
+        high=high * GIB,
+        source="modelled: public logs by version, several ranks with custom all-reduce on H100 only",
+    )
 
 
 def capture_sizes(max_num_seqs: int, query_len: int = 1, ceiling: int = 512) -> tuple[int, ...]:
