@@ -23,15 +23,17 @@ def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return index[:, 0], rest[:, 0].clamp(0.0, _BELOW_ONE)
 
 
-def draw(weights: Tensor, u: Tensor) -> Tensor:
+def draw(weights: Tensor, u: Tensor, fallback: Tensor | None = None) -> Tensor:
     """Token drawn by inverting the cumulative weights, first over blocks of 512 tokens, then within one.
 
     Parameters
     ----------
     weights : Tensor, shape (B, V)
-        At least 0, not all 0; they need not sum to 1.
+        At least 0; they need not sum to 1.
     u : Tensor, shape (B,)
         Uniform in [0, 1).
+    fallback : Tensor, shape (B, V), or None
+        Weights of the rows in which `weights` has no mass (or NaN): what only rounding leaves of a residual.
 
     Returns
     -------
@@ -48,11 +50,27 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
     [0, 2, 2]
     """
     width = min(_WIDTH, weights.shape[-1])
-    padded = torch.nn.functional.pad(weights, (0, -weights.shape[-1] % width))
-    blocks = padded.view(len(padded), -1, width)
-    block, rest = _invert(blocks.sum(dim=-1).double(), u.double())
-    inner = blocks.gather(1, block[:, None, None].expand(-1, 1, width))[:, 0]
-    return block * width + _invert(inner.double(), rest)[0]
+    sums = _block_sums(weights, width)
+    if fallback is not None:
+        empty = ~(sums.amax(dim=-1, keepdim=True) > 0.0)
+        sums = torch.where(empty, _block_sums(fallback, width), sums)
+    block, rest = _invert(sums, u.double())
+    index = block[:, None] * width + torch.arange(width, device=weights.device)
+    inside = index < weights.shape[-1]
+    index = index.clamp(max=weights.shape[-1] - 1)
+    inner = weights.gather(1, index)
+    if fallback is not None:
+        inner = torch.where(empty, fallback.gather(1, index), inner)
+    return block * width + _invert(torch.where(inside, inner.double(), 0.0), rest)[0]
+
+
+def _block_sums(weights: Tensor, width: int) -> Tensor:
+    """Sums of consecutive blocks of `width` tokens, the last one shorter, as float64."""
+    whole = weights.shape[-1] // width * width
+    sums = weights[:, :whole].reshape(len(weights), whole // width, width).sum(dim=-1)
+    if whole < weights.shape[-1]:
+        sums = torch.cat([sums, weights[:, whole:].sum(dim=-1, keepdim=True)], dim=-1)
+    return sums.double()
 
 
 def at_tokens(rows: Tensor, token: Tensor) -> Tensor:
@@ -63,8 +81,3 @@ def at_tokens(rows: Tensor, token: Tensor) -> Tensor:
     """
     found = rows.gather(-1, token.clamp(0, rows.shape[-1] - 1)[..., None])[..., 0]
     return torch.where(token >= 0, found.double(), 0.0)
-
-
-def otherwise(left: Tensor, fallback: Tensor) -> Tensor:
-    """Rows of `left`, and of `fallback` where nothing is left (only rounding can do that)."""
-    return torch.where(left.amax(dim=-1, keepdim=True) > 0.0, left, fallback)

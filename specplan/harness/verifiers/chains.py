@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from specplan.errors import InputError
-from specplan.harness.verifiers.categorical import at_tokens, draw, otherwise
+from specplan.harness.verifiers.categorical import at_tokens, draw
 from specplan.harness.verifiers.logits import to_device
 from specplan.harness.verifiers.outcome import (
     Check,
@@ -36,36 +36,40 @@ def leading(accept: Tensor, drafted: Tensor) -> Tensor:
 
 def last_weights(
     p: Tensor, q: Tensor | None, draft: Tensor, drafted: Tensor, accepted: Tensor, scale: Tensor | None = None
-) -> Tensor:
-    """Weights of the last token, shape (B, V): the target's row after a whole draft, else its residual.
+) -> tuple[Tensor, Tensor]:
+    """Weights of the last token and what stands in where they have no mass, both (B, V), for `draw`.
 
-    Only this row of each request is turned into a residual. `scale`, shape (B,), multiplies the target before q is
-    taken away (block verification).
+    The target's row after a whole draft, else its residual: only this row of each request is turned into one. `scale`,
+    shape (B,), multiplies the target before q is taken away (block verification).
     """
     row = torch.arange(len(draft), device=p.device)
     target = p[row, accepted]
     if draft.shape[1] == 0:
-        return target
-    short = (accepted < drafted)[:, None]
+        return target, target
+    short = accepted < drafted
     at = accepted.clamp(max=draft.shape[1] - 1)
     if q is None:
         token = draft.gather(1, at[:, None]).clamp(0, p.shape[-1] - 1)
-        left = target.scatter(1, token, torch.where(short, 0.0, target.gather(1, token)))
-    else:
-        scaled = target if scale is None else target * torch.where(short[:, 0], scale, 1.0).to(p.dtype)[:, None]
-        left = (scaled - torch.where(short, q[row, at], 0.0)).clamp_(min=0.0)
-    return otherwise(left, target)
+        return target.scatter(1, token, torch.where(short[:, None], 0.0, target.gather(1, token))), target
+    # After a whole draft nothing is taken away, and a row of q that is not in use may hold NaN: the target stands in.
+    taken = torch.where(short, 1.0, torch.nan).to(p.dtype)
+    scaled = target if scale is None else target * scale.to(p.dtype)[:, None]
+    return torch.addcmul(scaled, q[row, at], taken[:, None], value=-1).clamp_(min=0.0), target
 
 
-def overlap_of(p: Tensor, q: Tensor | None, draft: Tensor) -> Tensor:
-    """Sum of min(p, q) at every drafted position; p of the drafted token where q is one-hot."""
+def overlap_of(p: Tensor, q: Tensor | None, draft: Tensor, *, wanted: bool = True) -> Tensor | None:
+    """Sum of min(p, q) at every drafted position; p of the drafted token where q is one-hot; None if not wanted."""
+    if not wanted:
+        return None
     if q is None:
         return at_tokens(p[:, :-1], draft)
     return torch.minimum(p[:, :-1], q).sum(dim=-1).double()
 
 
-def chain_checks(p: Tensor, q: Tensor | None, draft: Tensor, drafted: Tensor, u: Tensor) -> tuple[Check, ...]:
-    """Checks of a chain's inputs; shapes at once, numbers on the device.
+def chain_checks(
+    p: Tensor, q: Tensor | None, draft: Tensor, drafted: Tensor, u: Tensor, *, thorough: bool
+) -> tuple[Check, ...]:
+    """Checks of a chain's inputs; shapes at once, numbers on the device (`check_rows` tells of `thorough`).
 
     Raises
     ------
@@ -81,10 +85,10 @@ def chain_checks(p: Tensor, q: Tensor | None, draft: Tensor, drafted: Tensor, u:
     checks = [
         check_tokens(draft, p.shape[-1]),
         check_uniforms(u),
-        check_rows("target probabilities", p, position <= drafted[:, None]),
+        check_rows("target probabilities", p, position <= drafted[:, None], thorough=thorough),
     ]
     if q is not None:
-        checks.append(check_rows("draft probabilities", q, position[:-1] < drafted[:, None]))
+        checks.append(check_rows("draft probabilities", q, position[:-1] < drafted[:, None], thorough=thorough))
     return tuple(checks)
 
 
@@ -114,7 +118,9 @@ def accept_greedy(scores: Tensor, draft: Tensor) -> OutcomeTensors:
     return chain_outcome(draft, drafted, accepted, best.gather(1, accepted[:, None])[:, 0], None, checks)
 
 
-def accept_standard(p: Tensor, q: Tensor, draft: Tensor, u: Tensor) -> OutcomeTensors:
+def accept_standard(
+    p: Tensor, q: Tensor, draft: Tensor, u: Tensor, *, overlap: bool = True, thorough: bool = True
+) -> OutcomeTensors:
     """Accept with probability min(1, p/q), else draw from the residual; see `specplan.verify.standard`.
 
     Parameters
@@ -127,6 +133,10 @@ def accept_standard(p: Tensor, q: Tensor, draft: Tensor, u: Tensor) -> OutcomeTe
         Drafted tokens; -1 where there is none.
     u : Tensor, shape (B, K + 1)
         Uniforms in [0, 1): K coins, then the one that draws the last token. float64 keeps rare tokens possible.
+    overlap : bool
+        Whether to record the sum of min(p, q), which reads all of both.
+    thorough : bool
+        Whether to check whole rows; False for rows that `probabilities` made, of which one entry tells.
 
     Examples
     --------
@@ -135,18 +145,19 @@ def accept_standard(p: Tensor, q: Tensor, draft: Tensor, u: Tensor) -> OutcomeTe
     [[1, -1]]
     """
     drafted = draft_lengths(draft)
-    checks = chain_checks(p, q, draft, drafted, u)
+    checks = chain_checks(p, q, draft, drafted, u, thorough=thorough)
     accepted = leading(u[:, :-1].double() * at_tokens(q, draft) < at_tokens(p[:, :-1], draft), drafted)
-    last = draw(last_weights(p, q, draft, drafted, accepted), u[:, -1])
-    return chain_outcome(draft, drafted, accepted, last, overlap_of(p, q, draft), checks)
+    weights, fallback = last_weights(p, q, draft, drafted, accepted)
+    last = draw(weights, u[:, -1], fallback)
+    return chain_outcome(draft, drafted, accepted, last, overlap_of(p, q, draft, wanted=overlap), checks)
 
 
-def accept_one_hot(p: Tensor, draft: Tensor, u: Tensor) -> OutcomeTensors:
+def accept_one_hot(p: Tensor, draft: Tensor, u: Tensor, *, thorough: bool = True) -> OutcomeTensors:
     """Accept with the target's own probability of the token; see `specplan.verify.one_hot`.
 
     Parameters
     ----------
-    p, draft, u : Tensor
+    p, draft, u, thorough
         As in `accept_standard`.
 
     Examples
@@ -156,10 +167,11 @@ def accept_one_hot(p: Tensor, draft: Tensor, u: Tensor) -> OutcomeTensors:
     [[0, 1]]
     """
     drafted = draft_lengths(draft)
-    checks = chain_checks(p, None, draft, drafted, u)
-    chance = overlap_of(p, None, draft)
+    checks = chain_checks(p, None, draft, drafted, u, thorough=thorough)
+    chance = at_tokens(p[:, :-1], draft)
     accepted = leading(u[:, :-1] < chance, drafted)
-    last = draw(last_weights(p, None, draft, drafted, accepted), u[:, -1])
+    weights, fallback = last_weights(p, None, draft, drafted, accepted)
+    last = draw(weights, u[:, -1], fallback)
     return chain_outcome(draft, drafted, accepted, last, chance, checks)
 
 
@@ -197,12 +209,14 @@ def last_passed(passed: Tensor, drafted: Tensor) -> Tensor:
     return torch.where(passed & (length <= drafted[:, None]), length, 0).amax(dim=1)
 
 
-def accept_block(p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor) -> OutcomeTensors:
+def accept_block(
+    p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor, *, overlap: bool = True, thorough: bool = True
+) -> OutcomeTensors:
     """Judge all positions together; see `specplan.verify.block.accept_block`.
 
     Parameters
     ----------
-    p, draft, u : Tensor
+    p, draft, u, overlap, thorough
         As in `accept_standard`.
     q : Tensor, shape (B, K, V), or None
         None for one-hot drafts.
@@ -214,20 +228,23 @@ def accept_block(p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor) -> Outco
     [2]
     """
     drafted = draft_lengths(draft)
-    checks = chain_checks(p, q, draft, drafted, u)
+    checks = chain_checks(p, q, draft, drafted, u, thorough=thorough)
     h, survival = block_thresholds(p, q, draft, drafted)
     accepted = last_passed(u[:, :-1] < h, drafted)
     scale = survival.gather(1, accepted[:, None])[:, 0]
-    last = draw(last_weights(p, q, draft, drafted, accepted, scale), u[:, -1])
-    return chain_outcome(draft, drafted, accepted, last, overlap_of(p, q, draft), checks)
+    weights, fallback = last_weights(p, q, draft, drafted, accepted, scale)
+    last = draw(weights, u[:, -1], fallback)
+    return chain_outcome(draft, drafted, accepted, last, overlap_of(p, q, draft, wanted=overlap), checks)
 
 
-def accept_synthetic(p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor, *, rates: npt.ArrayLike) -> OutcomeTensors:
+def accept_synthetic(
+    p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor, *, rates: npt.ArrayLike, thorough: bool = True
+) -> OutcomeTensors:
     """Accept position i with a given probability; see `specplan.verify.synthetic.accept_synthetic`.
 
     Parameters
     ----------
-    p, q, draft, u : Tensor
+    p, q, draft, u, thorough
         As in `accept_block`.
     rates : array_like, shape (K,)
         Marginal rates, on the host.
@@ -239,10 +256,11 @@ def accept_synthetic(p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor, *, r
     tensor([2])
     """
     drafted = draft_lengths(draft)
-    checks = chain_checks(p, q, draft, drafted, u)
+    checks = chain_checks(p, q, draft, drafted, u, thorough=thorough)
     chance = to_device(conditional_rates(rates), p.device)
     if tuple(chance.shape) != (draft.shape[1],):
         raise InputError(f"synthetic rates: expected {draft.shape[1]}, one per drafted position, got {chance.numel()}")
     accepted = leading(u[:, :-1] < chance, drafted)
-    last = draw(last_weights(p, q, draft, drafted, accepted), u[:, -1])
+    weights, fallback = last_weights(p, q, draft, drafted, accepted)
+    last = draw(weights, u[:, -1], fallback)
     return chain_outcome(draft, drafted, accepted, last, None, checks)

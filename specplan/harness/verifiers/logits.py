@@ -10,7 +10,7 @@ from torch import Tensor
 from specplan.harness.verifiers.outcome import OutcomeTensors, concatenated
 from specplan.verify.logits import PLAIN, Sampling
 
-CPU_CHUNK: Final = 2**20
+CPU_CHUNK: Final = 2**21
 """Elements of a chunk on a CPU: what a core's cache holds, so that rows are read from memory once."""
 
 GPU_CHUNK: Final = 2**28
@@ -23,7 +23,7 @@ def to_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def probabilities(logits: Tensor, sampling: Sampling = PLAIN) -> Tensor:
+def probabilities(logits: Tensor, sampling: Sampling = PLAIN, *, out: Tensor | None = None) -> Tensor:
     """Distributions that the requests sample from; rows of bad logits become NaN, which the rules report.
 
     Parameters
@@ -32,6 +32,8 @@ def probabilities(logits: Tensor, sampling: Sampling = PLAIN) -> Tensor:
         Any floating type; the first axis is the request.
     sampling : Sampling
         Temperature and filters.
+    out : Tensor or None
+        Memory of the result's shape and type, which it may use.
 
     Returns
     -------
@@ -55,7 +57,7 @@ def probabilities(logits: Tensor, sampling: Sampling = PLAIN) -> Tensor:
     if greedy.all():
         return _one_hot(z)
     if not filters and (host["temperature"] == 1.0).all():
-        return torch.softmax(z, dim=-1)
+        return torch.softmax(z, dim=-1, out=out)
 
     def column(values: np.ndarray[Any, Any]) -> Tensor:
         return to_device(values, z.device).to(z.dtype).reshape(lead)
@@ -130,7 +132,7 @@ def verify_logits(
     sampling : Sampling
         Temperature and filters.
     *inputs : Tensor or None
-        The rule's other inputs, each with the request as its first axis.
+        The rule's other inputs, each with the request as its first axis; distributions as `probabilities` makes them.
     **options
         The rule's options, the same for all requests; of arrays of two dimensions (parents of one tree per request),
         each request takes its row.
@@ -148,12 +150,13 @@ def verify_logits(
     [[0, 1]]
     """
     batch = logits.shape[0]
-    parts = [
-        rule(
-            probabilities(logits[rows], sampling.rows(rows.start, rows.stop)),
-            *(None if a is None else a[rows] for a in inputs),
-            **{name: v[rows] if getattr(v, "ndim", 0) == 2 else v for name, v in options.items()},
-        )
-        for rows in chunks(batch, logits[:1].numel(), logits.device)
-    ]
+    groups = list(chunks(batch, logits[:1].numel(), logits.device))
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    # The chunks' distributions share one piece of memory: a rule keeps nothing of them.
+    scratch = torch.empty_like(logits[groups[0]], dtype=dtype) if groups else logits
+    parts = []
+    for rows in groups:
+        p = probabilities(logits[rows], sampling.rows(rows.start, rows.stop), out=scratch[: rows.stop - rows.start])
+        mine = {name: v[rows] if getattr(v, "ndim", 0) == 2 else v for name, v in options.items()}
+        parts.append(rule(p, *(None if a is None else a[rows] for a in inputs), thorough=False, **mine))
     return concatenated(parts) if len(parts) != 1 else parts[0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specplan.errors import InputError
-from specplan.harness.verifiers.categorical import draw, otherwise
+from specplan.harness.verifiers.categorical import draw
 from specplan.harness.verifiers.logits import chunks, to_device
 from specplan.harness.verifiers.outcome import (
     Check,
@@ -153,14 +153,15 @@ class _FromResidual:
         target = self.p[request, row]
         left = target
         if self.q is not None and self.c is not None:
+            # At a leaf c is 0 and its row of q, not in use, may hold NaN: the target stands in for all of it.
             c = self.c.gather(1, row[:, None])
-            taken = torch.where(c > 0.0, self.q[request, row] * c.to(self.q.dtype), 0.0)
-            left = (target - taken).clamp_(min=0.0)
+            c = torch.where(c > 0.0, c, torch.nan).to(target.dtype)
+            left = torch.addcmul(target, self.q[request, row], c, value=-1).clamp_(min=0.0)
         rejected = nodes.live & (nodes.row == row[:, None])
         token = nodes.draft.clamp(0, left.shape[-1] - 1)
         ceiling = torch.where(rejected, 0.0, torch.inf).to(left.dtype)
         left = left.scatter_reduce(1, token, ceiling, "amin", include_self=True)
-        return draw(otherwise(left, target), self.u)
+        return draw(left, self.u, target)
 
 
 _LastToken = _Argmax | _FromResidual
@@ -201,6 +202,7 @@ def accept_tree(
     *,
     parents: npt.ArrayLike,
     replacement: bool = True,
+    thorough: bool = True,
 ) -> OutcomeTensors:
     r"""Verify a sampled tree, siblings in order; see `specplan.verify.tree.accept_tree`.
 
@@ -222,6 +224,8 @@ def accept_tree(
         Index of each node's parent, -1 for the context; on the host.
     replacement : bool
         Whether siblings were drawn from q independently, or each from what its predecessors left.
+    thorough : bool
+        As in `accept_standard`.
 
     Examples
     --------
@@ -231,7 +235,7 @@ def accept_tree(
     [[1, 0]]
     """
     nodes = _Nodes.of(parents, draft)
-    checks = _tree_checks(nodes, p, q, u, columns=draft.shape[1] + 1)
+    checks = _tree_checks(nodes, p, q, u, columns=draft.shape[1] + 1, thorough=thorough)
     chance_at = nodes.at_parents(p)
     coin = u[:, :-1].double()
     if q is None:
@@ -301,7 +305,9 @@ def _positive_mass(p: Tensor, q: Tensor, b: Tensor, r: Tensor, c: Tensor) -> Ten
     return torch.cat(sums).double()
 
 
-def _tree_checks(nodes: _Nodes, p: Tensor, q: Tensor | None, u: Tensor, columns: int) -> tuple[Check, ...]:
+def _tree_checks(
+    nodes: _Nodes, p: Tensor, q: Tensor | None, u: Tensor, *, columns: int, thorough: bool
+) -> tuple[Check, ...]:
     batch, n = nodes.draft.shape
     expected = {"p": (batch, n + 1, p.shape[-1]), "q": (batch, n + 1, p.shape[-1]), "u": (batch, columns)}
     for name, tensor in (("p", p), ("q", q), ("u", u)):
@@ -311,10 +317,10 @@ def _tree_checks(nodes: _Nodes, p: Tensor, q: Tensor | None, u: Tensor, columns:
     checks = [
         check_tokens(nodes.draft, p.shape[-1]),
         check_uniforms(u),
-        check_rows("target probabilities", p, target),
+        check_rows("target probabilities", p, target, thorough=thorough),
     ]
     if q is not None:
-        checks.append(check_rows("draft probabilities", q, branching))
+        checks.append(check_rows("draft probabilities", q, branching, thorough=thorough))
     return tuple(checks)
 
 
@@ -326,12 +332,13 @@ def accept_sglang_target_only(
     parents: npt.ArrayLike,
     threshold_single: float = 1.0,
     threshold_acc: float = 1.0,
+    thorough: bool = True,
 ) -> OutcomeTensors:
     """Verify a tree as SGLang samples; see `specplan.verify.sglang.accept_sglang_target_only`.
 
     Parameters
     ----------
-    p, draft, parents
+    p, draft, parents, thorough
         As in `accept_tree`.
     u : Tensor, shape (B, N + 2)
         Uniforms in [0, 1): the coin of the context and of each node, then the one that draws the last token.
@@ -346,7 +353,7 @@ def accept_sglang_target_only(
     """
     single, acc = checked_thresholds(threshold_single, threshold_acc)
     nodes = _Nodes.of(parents, draft)
-    checks = _tree_checks(nodes, p, None, u, columns=draft.shape[1] + 2)
+    checks = _tree_checks(nodes, p, None, u, columns=draft.shape[1] + 2, thorough=thorough)
     mine = nodes.at_parents(p)
     so_far = (nodes.before.double() @ mine[..., None])[..., 0] + mine
     sure = mine >= single

@@ -19,13 +19,13 @@ from specplan.verify.vllm import V1_MAX_DRAFT, V2_SMALLEST_COIN
 
 
 def accept_vllm_v1(
-    p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor, race: Tensor, bonus: Tensor
+    p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor, race: Tensor, bonus: Tensor, *, thorough: bool = True
 ) -> OutcomeTensors:
     """Verify as vLLM's V1 sampler does; see `specplan.verify.vllm.accept_vllm_v1`.
 
     Parameters
     ----------
-    p, q, draft : Tensor
+    p, q, draft, thorough
         As in `accept_block`.
     u : Tensor, shape (B, K)
         Coins in [0, 1).
@@ -43,7 +43,7 @@ def accept_vllm_v1(
     if draft.shape[1] > V1_MAX_DRAFT:
         raise InputError(f"draft tokens: vLLM V1 verifies at most {V1_MAX_DRAFT} per step, got {draft.shape[1]}")
     drafted = draft_lengths(draft)
-    checks = chain_checks(p, q, draft, drafted, torch.nn.functional.pad(u, (0, 1)))
+    checks = chain_checks(p, q, draft, drafted, torch.nn.functional.pad(u, (0, 1)), thorough=thorough)
     chance = at_tokens(p[:, :-1], draft)
     if q is None:
         accept = chance >= u
@@ -51,19 +51,26 @@ def accept_vllm_v1(
         drawn = at_tokens(q, draft)
         accept = (drawn > 0.0) & (chance / drawn >= u)
     accepted = leading(accept, drafted)
-    recovered = (last_weights(p, q, draft, drafted, accepted) / race).argmax(dim=-1)
+    recovered = (_settled(*last_weights(p, q, draft, drafted, accepted)) / race).argmax(dim=-1)
     last = torch.where(accepted == drafted, bonus, recovered)
     return chain_outcome(draft, drafted, accepted, last, overlap_of(p, q, draft), checks)
 
 
 def accept_vllm_v2(
-    p: Tensor, q: Tensor | None, draft: Tensor, u: Tensor, gumbel: Tensor, *, block: bool = False
+    p: Tensor,
+    q: Tensor | None,
+    draft: Tensor,
+    u: Tensor,
+    gumbel: Tensor,
+    *,
+    block: bool = False,
+    thorough: bool = True,
 ) -> OutcomeTensors:
     """Verify as vLLM's V2 sampler does; see `specplan.verify.vllm.accept_vllm_v2`.
 
     Parameters
     ----------
-    p, q, draft : Tensor
+    p, q, draft, thorough
         As in `accept_block`.
     u : Tensor, shape (B, K)
         Coins in [0, 1); raised to 2**-31.
@@ -79,7 +86,7 @@ def accept_vllm_v2(
     tensor([[ 1, -1]])
     """
     drafted = draft_lengths(draft)
-    checks = chain_checks(p, q, draft, drafted, torch.nn.functional.pad(u, (0, 1)))
+    checks = chain_checks(p, q, draft, drafted, torch.nn.functional.pad(u, (0, 1)), thorough=thorough)
     coin = u.double().clamp(min=V2_SMALLEST_COIN)
     chance = at_tokens(p[:, :-1], draft)
     scale = None
@@ -90,7 +97,12 @@ def accept_vllm_v2(
     else:
         drawn = torch.ones_like(chance) if q is None else at_tokens(q, draft)
         accepted = leading(chance.log() > coin.log() + drawn.log(), drafted)
-    weights = last_weights(p, q, draft, drafted, accepted, scale)
+    weights = _settled(*last_weights(p, q, draft, drafted, accepted, scale))
     noise = gumbel[torch.arange(len(draft), device=p.device), accepted]
     last = (weights.log() + noise).argmax(dim=-1)
     return chain_outcome(draft, drafted, accepted, last, overlap_of(p, q, draft), checks)
+
+
+def _settled(weights: Tensor, fallback: Tensor) -> Tensor:
+    """Weights for an argmax over whole rows: those of `fallback` where `weights` has no mass."""
+    return torch.where(weights.amax(dim=-1, keepdim=True) > 0.0, weights, fallback)
