@@ -6,7 +6,7 @@ only to test them (``test``). Nothing here fits anything.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
@@ -230,6 +230,8 @@ class _Table:
             "speculation": self._speculation,
             "draft-cost": self._draft_cost,
             "moe-peak": self._moe_peak,
+            "speedup": self._speedup,
+            "speedup-kept": self._speedup_kept,
             "closed-form": self._closed_form,
             "overhead": self._overhead,
             "tree-overhead": self._tree_overhead,
@@ -280,6 +282,26 @@ class _Table:
         # Marginal cost of one more drafted token, which is what publishers measure.
         one_more = self._draft_s(row, 3) - self._draft_s(row, 2)
         yield "draft cost c", "", one_more / self._pass_s(row), row["published"]
+        bound = replace(self._on(row), layer="bound")
+        draft = pass_time(bound, self._shape(row, "draft"), row["batch"], 1, row["draft_context"]).total_s
+        target = pass_time(bound, self._shape(row), row["batch"], 1, row["context"]).total_s
+        yield "c from the bound alone", "", float(draft / target), row["published"]
+
+    def _gain(self, row: Mapping[str, Any], batch: int) -> float:
+        kappa = row["kappa"]
+        step = self._pass_s(row, kappa + 1, batch, drafted=True)
+        if row["draft"] is None:
+            step += float(host_ngram_s(batch, row["context"]))
+        else:
+            step += self._draft_s(row, kappa, batch)
+        return float(row["emitted"]) * self._pass_s(row, 1, batch) / step
+
+    def _speedup(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
+        yield "speedup", "", self._gain(row, row["batch"]), row["published"]
+
+    def _speedup_kept(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
+        kept = self._gain(row, row["batch_to"]) / self._gain(row, row["batch"])
+        yield "speedup kept at a larger batch", "", kept, row["published"]
 
     def _moe_peak(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
         batches = np.arange(1, 513)
@@ -291,7 +313,10 @@ class _Table:
 
     @staticmethod
     def _closed_form(row: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
-        yield "speedup, closed form", "", float(speedup(row["alpha"], row["kappa"], row["c"])), row["published"]
+        closed = float(speedup(row["alpha"], row["kappa"], row["c"]))
+        yield "speedup, closed form", "", closed, row["published"]
+        if "measured" in row:
+            yield "closed form and measured", "", closed, row["measured"]
 
     def _overhead(self, row: Mapping[str, Any]) -> Iterator[tuple[str, str, float, float]]:
         plain = self._pass_s(row)

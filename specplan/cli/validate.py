@@ -1,0 +1,51 @@
+"""`specplan validate`."""
+
+import typer
+
+
+def validate(
+    table: str = typer.Argument(
+        None, help="One published table, or startup (recorded start-up logs); all if not given."
+    ),
+    rows: bool = typer.Option(False, "--rows", help="Every figure, not only the medians (always with one table)."),
+    check: bool = typer.Option(False, "--check", help="Exit with 1 if a median error exceeds its limit."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Published tables against specplan's predictions: how far each kind of figure can be trusted."""
+    from specplan.plan.validate import validate as plan
+    from specplan.specs.hardware import load_accelerator
+
+    if table == "startup":
+        _startup(rows=rows, json=json)
+        return
+    reports = plan(load_accelerator, (table,) if table else None)
+    from specplan.report import validate_table
+
+    if json:
+        from specplan.report import json_document
+
+        typer.echo(json_document.render(validate_table.validate_document(reports)))
+    else:
+        from rich.console import Console
+
+        validate_table.print_validate(reports, Console(), rows=rows or table is not None)
+    if check and not validate_table.holds(reports):
+        raise typer.Exit(1)
+
+
+def _startup(*, rows: bool, json: bool) -> None:
+    """Recorded start-ups of engines against predicted pools."""
+    from specplan.plan.validate_startup import startup_table, summarise
+    from specplan.report import validate_table
+    from specplan.specs.hardware import load_accelerator
+    from specplan.specs.huggingface.config import import_config
+
+    found = startup_table(lambda config, name: import_config(config, name).model, load_accelerator)
+    if json:
+        from specplan.report import json_document
+
+        typer.echo(json_document.render(validate_table.startup_document(found, summarise(found))))
+        return
+    from rich.console import Console
+
+    validate_table.print_startup(found, summarise(found), Console(), rows_shown=rows)

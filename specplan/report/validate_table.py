@@ -1,0 +1,119 @@
+"""Published tables against predictions, as tables and as a JSON document."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from specplan.plan.validate import Comparison, TableReport
+from specplan.plan.validate_startup import CheckSummary, StartupRow
+
+
+def validate_document(reports: Sequence[TableReport]) -> dict[str, Any]:
+    """The document that ``specplan validate --json`` prints."""
+    return {
+        "command": "validate",
+        "inputs": {"tables": [r.name for r in reports]},
+        "tables": [
+            {
+                "name": r.name,
+                "title": r.title,
+                "source": r.source,
+                "note": r.note,
+                "summaries": [{**asdict(s), "holds": s.holds} for s in r.summaries],
+                "rows": [{**asdict(c), "error": c.error} for c in r.comparisons],
+                "assumptions": r.notes,
+            }
+            for r in reports
+        ],
+        "holds": holds(reports),
+        "provenance": {"published": "measured", "predicted": "derived"},
+        "assumptions": ["constants were fitted on the rows marked fit; rows marked test were not used"],
+        "not_modeled": [],
+    }
+
+
+def holds(reports: Sequence[TableReport]) -> bool:
+    """Whether every median lies within its limit."""
+    return all(s.holds for r in reports for s in r.summaries)
+
+
+def _grid(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in names:
+        left = name in ("table", "quantity", "rows", "row")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "row")
+    return table
+
+
+def _figure(c: Comparison, value: float) -> str:
+    return f"{value * 1e3:,.3f} ms" if c.unit == "s" else f"{value:.3f}"
+
+
+def print_validate(reports: Sequence[TableReport], console: Console, *, rows: bool) -> None:
+    """Print medians per table and quantity; with `rows` each predicted and published figure before them."""
+    if rows:
+        for r in reports:
+            console.print(f"\n[bold]{r.name}[/bold] {r.title}. {r.source}", highlight=False)
+            table = _grid("row", "quantity", "rows", "predicted", "published", "error")
+            for c in r.comparisons:
+                figures = (_figure(c, c.predicted), _figure(c, c.published), f"{c.error:+.1%}")
+                table.add_row(c.label, c.quantity, c.use, *figures)
+            console.print(table)
+        console.print()
+    table = _grid("quantity", "rows", "count", "median", "signed", "worst", "limit", "")
+    for r in reports:
+        table.add_row(f"[bold]{r.name}[/bold]")
+        for s in r.summaries:
+            table.add_row(
+                f"  {s.quantity}",
+                s.use,
+                str(s.count),
+                f"{s.median_error:.1%}",
+                f"{s.median_signed_error:+.1%}",
+                f"{s.worst_error:+.1%}",
+                "" if s.limit is None else f"{s.limit:.0%}",
+                "" if s.limit is None else "[green]holds[/]" if s.holds else "[red]missed[/]",
+            )
+    console.print("errors of predictions (derived) against published figures (measured by others)", highlight=False)
+    console.print(table)
+    console.print(
+        "fit: used to fit constants; test: not used; median: of absolute errors", style="dim", highlight=False
+    )
+    for r in reports:
+        if r.note:
+            console.print(f"{r.name}: {r.note}", style="dim", highlight=False, markup=False)
+
+
+def startup_document(rows: Sequence[StartupRow], summaries: Sequence[CheckSummary]) -> dict[str, Any]:
+    """The document that ``specplan validate startup --json`` prints."""
+    return {
+        "command": "validate",
+        "inputs": {"tables": ["startup"]},
+        "summaries": [asdict(s) for s in summaries],
+        "rows": [asdict(r) for r in rows],
+        "provenance": {"printed": "measured", "predicted": "derived"},
+        "assumptions": [],
+        "not_modeled": [],
+    }
+
+
+def print_startup(
+    rows: Sequence[StartupRow], summaries: Sequence[CheckSummary], console: Console, *, rows_shown: bool
+) -> None:
+    """Print errors per check of recorded start-ups; with `rows_shown` every row before them."""
+    if rows_shown:
+        table = _grid("row", "quantity", "predicted", "published", "error")
+        for r in rows:
+            figures = ("" if x is None else f"{x:,.0f}" if x > 100 else f"{x:.3f}" for x in (r.predicted, r.printed))
+            error = r.note if r.error is None else f"{r.error:+.2%}"
+            table.add_row(f"{r.id} {r.model}", f"{r.set_name}: {r.check}", *figures, error)
+        console.print(table)
+    table = _grid("quantity", "count", "median", "90th", "largest", "row")
+    for s in summaries:
+        cells = (f"{s.median:.2%}", f"{s.p90:.2%}", f"{s.largest:.2%}")
+        table.add_row(f"{s.set_name}: {s.check}", str(s.rows), *cells, s.worst)
+    console.print("errors of predicted (derived) against printed figures (measured)", highlight=False)
+    console.print(table)
