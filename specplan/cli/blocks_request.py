@@ -8,15 +8,7 @@ from typing import Any
 import typer
 
 from specplan.errors import InputError, SpecplanError
-from specplan.ingest.startup_check import (
-    StartupCheck,
-    card_of,
-    check_startup,
-    sglang_flags_of,
-    speculation_of,
-    vllm_flags_of,
-)
-from specplan.ingest.startup_logs import StartupLog, read_startup_log
+from specplan.ingest.startup_logs import read_startup_log
 from specplan.plan.blocks import BlocksReport, sglang_blocks, vllm_blocks
 from specplan.plan.engines.prediction import PoolPrediction
 from specplan.plan.engines.sglang import SglangFlags, predict_sglang
@@ -27,6 +19,15 @@ from specplan.plan.engines.speculative import (
     sglang_speculation,
 )
 from specplan.plan.engines.vllm import VllmFlags, predict_vllm
+from specplan.plan.startup_check import (
+    StartupCheck,
+    card_of,
+    check_startup,
+    sglang_flags_of,
+    speculation_of,
+    vllm_flags_of,
+)
+from specplan.records.startup import StartupLog
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.values.hardware import Accelerator
@@ -91,17 +92,13 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
         raise InputError("--speculative-algorithm is SGLang's; vLLM takes --speculative-config")
     if request.sglang.get("mem_fraction_static") is not None:
         raise InputError("--mem-fraction-static is SGLang's; vLLM takes --gpu-memory-utilization")
-    flags = VllmFlags(**_given({**request.common, **request.vllm}), **_version(request))
+    flags = VllmFlags(**_given({**request.common, **request.vllm, "version": request.engine_version}))
     speculation = _vllm_speculation(request, flags, model)
     draft = None
     if speculation is not None and speculation.model is not None and speculation.has_draft_model:
         draft = load_model(speculation.model)
     report = vllm_blocks(model, card, flags, speculation, draft)
     return _with_assumed_tokens(report, request)
-
-
-def _version(request: BlocksRequest) -> dict[str, str]:
-    return {} if request.engine_version is None else {"version": request.engine_version}
 
 
 def _vllm_speculation(request: BlocksRequest, flags: VllmFlags, model: Model) -> Speculation | None:
@@ -133,7 +130,7 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
         raise InputError("--speculative-config is vLLM's; SGLang takes --speculative-algorithm")
     if request.vllm.get("gpu_memory_utilization") is not None:
         raise InputError("--gpu-memory-utilization is vLLM's; SGLang takes --mem-fraction-static")
-    flags = SglangFlags(**_given({**request.common, **request.sglang}), **_version(request))
+    flags = SglangFlags(**_given({**request.common, **request.sglang, "version": request.engine_version}))
     name = request.algorithm
     path = request.algorithm_draft or request.draft
     if name is None and path is not None:

@@ -204,9 +204,10 @@ class _Models:
             head_vocab_size=own.get("head_vocab_size"),
         )
 
-    def multimodal(self, key: str) -> dict[str, int]:
+    def with_multimodal(self, flags: VllmFlags, key: str) -> VllmFlags:
+        """Flags with what the profile run sends to the model's encoder."""
         found = self.configs[key].get("_multimodal", {})
-        return {"multimodal_tokens": found.get("tokens", 0), "multimodal_values": found.get("values", 0)}
+        return replace(flags, multimodal_tokens=found.get("tokens", 0), multimodal_values=found.get("values", 0))
 
 
 def _reading(layer: Layer, width: int) -> Layer:
@@ -259,8 +260,8 @@ def _h100(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> Itera
             kv_cache_dtype=raw["kv_cache_dtype"],
             gpu_memory_utilization=raw["gpu_memory_utilization"],
             enable_prefix_caching=raw["enable_prefix_caching"],
-            **models.multimodal(raw["model"]),
         )
+        flags = models.with_multimodal(flags, raw["model"])
         predicted = predict_vllm(model, card, flags)
         exact = predict_vllm(model, card, _with_printed_terms(flags, predicted, seen))
     except SpecplanError as error:
@@ -284,8 +285,8 @@ def _h100(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> Itera
 def _with_printed_terms(flags: VllmFlags, predicted: PoolPrediction, seen: Mapping[str, Any]) -> VllmFlags:
     """The pool's bytes as the log prints them.
 
-    With pipeline stages the log prints one stage's terms, and the last one, which samples and receives, decides. What it
-    holds is then taken from the prediction, less the printed non-torch memory.
+    With pipeline stages the log prints one stage's terms, and the last one, which samples and receives, decides. What
+    it holds is then taken from the prediction, less the printed non-torch memory.
     """
     printed = seen["available_kv_gib"] * GIB
     if len(predicted.ranks) > 1:
@@ -299,18 +300,14 @@ def _public(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> lis
     check = raw["check"]
     if "unpredicted" in check:
         return [_row("public", raw, "", note=f"not predicted: {check['unpredicted']}")]
+    checks = _sglang_checks if raw["engine"].startswith("sglang") else _vllm_checks
     try:
-        rows = list(
-            _sglang_checks(raw, models, load_card)
-            if raw["engine"].startswith("sglang")
-            else _vllm_checks(raw, models, load_card)
-        )
+        rows = list(checks(raw, models, load_card))
     except SpecplanError as error:
         return [_row("public", raw, "", note=f"not predicted: {error}")]
     if not rows:
-        rows = [
-            _row("public", raw, "", note=f"not predicted: {check.get('no_flags', 'nothing printed to compare with')}")
-        ]
+        why = check.get("no_flags", "nothing printed to compare with")
+        rows = [_row("public", raw, "", note=f"not predicted: {why}")]
     return rows
 
 
@@ -359,9 +356,8 @@ def _vllm_flags(raw: Mapping[str, Any], models: _Models) -> VllmFlags:
     ):  # fmt: skip
         if name in check:
             known[name] = check[name]
-    if check.get("model_key"):
-        known |= models.multimodal(check["model_key"])
-    return VllmFlags(**known)
+    flags = VllmFlags(**known)
+    return models.with_multimodal(flags, check["model_key"]) if check.get("model_key") else flags
 
 
 def _speculation(raw: Mapping[str, Any], models: _Models) -> tuple[Speculation | None, Model | None]:
@@ -417,7 +413,8 @@ def _compared(raw: Mapping[str, Any], check: str, found: PoolPrediction, printed
     printed = seen.get("kv_tokens")
     predicted = found.tokens.best
     if printed is None and seen.get("max_concurrency") is not None:
-        printed, predicted = seen["max_concurrency"] * found.max_model_len, found.concurrency.best * found.max_model_len
+        printed = seen["max_concurrency"] * found.max_model_len
+        predicted = found.concurrency.best * found.max_model_len
     elif printed is None:
         printed, predicted = printed_bytes / found.bytes_per_token, found.rank.available.best / found.bytes_per_token
     block = 1 / max(found.plan.num_blocks, 1)
@@ -446,24 +443,24 @@ def _sglang_checks(raw: Mapping[str, Any], models: _Models, load_card: LoadCard)
     dtype = "fp8" if dtype.startswith("fp8") else "auto" if dtype in ("bfloat16", "bf16") else dtype
     tp = raw.get("tp") or 1
     cell = cells(model, model.layers, dtype, tp, packed=check.get("packed", True))
-    sizes = [seen[k] for k in ("k_gb", "v_gb", "kv_gb", "full_k_gb", "full_v_gb") if k in seen]
     tokens = seen.get("kv_tokens")
-    if "full_k_gb" in seen:
-        sizes = [seen["full_k_gb"], seen["full_v_gb"]]
-    if tokens and sizes:
-        per_token = cell.full
-        yield _row("public", raw, "tokens from printed bytes", printed=float(tokens), predicted=sum(sizes) * GIB / per_token,
-                   slack=0.005 * len(sizes) / sum(sizes), note=_note(raw))  # fmt: skip
-    for key, size in (("swa_k_gb", cell.window_k), ("swa_v_gb", cell.window_v)):
-        rows = seen.get("swa_layer_tokens") or tokens
-        if key in seen and rows and size:
-            yield _row("public", raw, "tokens from printed bytes", printed=float(rows), predicted=seen[key] * GIB / size,
-                       slack=0.005 / seen[key], note=_note(raw))  # fmt: skip
-    before, after, fraction = (
-        seen.get("avail_before_load_gb"),
-        seen.get("avail_after_load_gb"),
-        raw.get("mem_fraction_static"),
+    # What the log prints of each pool, and the bytes per row of it.
+    full = ("full_k_gb", "full_v_gb") if "full_k_gb" in seen else ("k_gb", "v_gb") if "k_gb" in seen else ("kv_gb",)
+    pools = (
+        (full, cell.full, tokens),
+        (("swa_k_gb",), cell.window_k, seen.get("swa_layer_tokens") or tokens),
+        (("swa_v_gb",), cell.window_v, seen.get("swa_layer_tokens") or tokens),
     )
+    for names, per_row, rows in pools:
+        if rows and per_row and all(name in seen for name in names):
+            size = sum(seen[name] for name in names)
+            predicted = size * GIB / per_row
+            yield _row(
+                "public", raw, "tokens from printed bytes", printed=float(rows), predicted=predicted,
+                slack=0.005 * len(names) / size, note=_note(raw, predicted / rows - 1),
+            )  # fmt: skip
+    before, after = seen.get("avail_before_load_gb"), seen.get("avail_after_load_gb")
+    fraction = raw.get("mem_fraction_static")
     if before and after and fraction and tokens and "no_flags" not in check:
         flags = SglangFlags(
             tp=tp, kv_cache_dtype=dtype, mem_fraction_static=fraction, context_length=raw.get("max_model_len") or 32768,
@@ -471,8 +468,10 @@ def _sglang_checks(raw: Mapping[str, Any], models: _Models, load_card: LoadCard)
         )  # fmt: skip
         found = predict_sglang(model, load_card("h100-sxm"), flags)
         if found.tokens is not None:
-            yield _row("public", raw, "tokens from printed bytes", printed=float(tokens), predicted=found.tokens.best,
-                       slack=0.01 / (after - before * (1 - fraction)), note=_note(raw))  # fmt: skip
+            yield _row(
+                "public", raw, "tokens from printed bytes", printed=float(tokens), predicted=found.tokens.best,
+                slack=0.01 / (after - before * (1 - fraction)), note=_note(raw),
+            )  # fmt: skip
 
 
 def _deltas(raws: Mapping[str, Mapping[str, Any]], models: _Models, load_card: LoadCard) -> Iterator[StartupRow]:
@@ -492,8 +491,9 @@ def _deltas(raws: Mapping[str, Mapping[str, Any]], models: _Models, load_card: L
     h100 = load_card("h100-sxm")
     target = predict_vllm(model, h100, flags).rank.weights.best
     both = predict_vllm(model, h100, flags, speculation, draft).rank.weights.best
-    yield _row("public", eagle, "draft delta", printed=eagle["observed"]["weights_gib"] / 14.9889, predicted=both / target,
-               note="EAGLE-3: weights with over without (14.9889 GiB alone)")  # fmt: skip
+    alone = 14.9889  # GiB, as the same source prints for the target
+    yield _row("public", eagle, "draft delta", printed=eagle["observed"]["weights_gib"] / alone,
+               predicted=both / target, note="EAGLE-3: weights with over without")  # fmt: skip
     mtp = raws["s006"]
     seen = mtp["observed"]
     qwen = _model_of(mtp, models)

@@ -1,6 +1,7 @@
 """What one speculative step did: the rows that replay, ingest and harness all write, and that one summary reads.
 
 - `step.StepRecord`: one request's step
+- `startup.StartupLog`: what an engine printed when it started
 - `columns.StepColumns`: many steps as arrays
 - `tally.Tally`: counts of any number of steps, which add up
 - `files.StepWriter`, `files.read_steps`: steps in JSON lines, resumable, whole or not there

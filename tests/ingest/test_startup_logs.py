@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.errors import InputError
-from specplan.ingest.startup_logs import TERMS, StartupLog, read_startup_log
+from specplan.ingest.startup_logs import read_startup_log
+from specplan.records.startup import TERMS, StartupLog
 from specplan.units import GIB
 
 DATA = Path(__file__).parents[1] / "data"

@@ -110,8 +110,8 @@ LOGITS_CHUNK_BYTES: Final = GIB
 # Non-torch memory between the two snapshots (GiB: low, best, high), newest last. One rank: library workspaces. Several
 # ranks without custom all-reduce: communication. With it, buffers that grow a little with the layers.
 # Data: one rank 0.02 to 0.07 (0.10, four logs), 0.13 (0.15, 0.17), 0.24 to 0.26 and once 0.46 (0.19), 0.30 (0.27);
-# without custom all-reduce 0.09 to 0.21 (0.10), 0.75 and 1.7 (0.27: RTX 5090, RTX PRO 6000); with it 2.06 to 2.11 at two
-# ranks (80 layers 0.03 above 32) and 2.13 at four (0.19, H100); pipeline stages only 0.07 (0.19).
+# without custom all-reduce 0.09 to 0.21 (0.10), 0.75 and 1.7 (0.27: RTX 5090, RTX PRO 6000); with it 2.06 to 2.11 at
+# two ranks (80 layers 0.03 above 32) and 2.13 at four (0.19, H100); pipeline stages only 0.07 (0.19).
 NON_TORCH: Final[tuple[tuple[tuple[int, int, int], dict[str, tuple[float, float, float]]], ...]] = (
     (
         (0, 8, 0),

@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from specplan.errors import InputError
-from specplan.ingest.startup_logs import TERMS, StartupLog
 from specplan.plan.engines.prediction import PoolPrediction
 from specplan.plan.engines.sglang import SglangFlags
 from specplan.plan.engines.speculative import (
@@ -17,6 +16,7 @@ from specplan.plan.engines.speculative import (
 )
 from specplan.plan.engines.vllm import VllmFlags
 from specplan.plan.engines.vllm_rules import DEFAULT_VERSION, vllm_rules
+from specplan.records.startup import TERMS, StartupLog
 from specplan.units import GIB
 from specplan.values.hardware import Accelerator
 
