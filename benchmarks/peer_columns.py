@@ -26,6 +26,7 @@ class NgramSequence:
         self.start = self.extend = self.index.extend
 
     def propose(self):
+        """At most k tokens."""
         return self.index.propose(self.k)
 
 
@@ -43,13 +44,15 @@ class SuffixColumn:
         self.start_request, self.stop_request = cache.start_request, cache.stop_request
         self.add_active_response = cache.add_active_response
         self.evict_cached_response = cache.evict_cached_response
+        self._speculate = cache.speculate
 
-    def speculate(self, *arguments, **options):
-        return SuffixDraft(self.cache.speculate(*arguments, **options))
+    def speculate(self, request_id, context, max_spec_tokens, max_spec_factor=1.0, min_token_prob=0.1):
+        """A draft under the names that the benchmark reads."""
+        return SuffixDraft(self._speculate(request_id, context, max_spec_tokens, max_spec_factor, 0.0, min_token_prob))
 
 
 class SuffixDraft:
-    """A draft under the name that the benchmark reads."""
+    """A draft whose tokens are called `token_ids`."""
 
     __slots__ = ("token_ids",)
 

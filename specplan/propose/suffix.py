@@ -264,7 +264,8 @@ class SuffixCache:
         self._active: dict[Hashable, _Active] = {}
         self._cached: dict[Hashable, TokenArray | _Active] = {}
         kernels = self._shared.kernels
-        self._feed, self._speculate, self._remove = kernels.feed, kernels.speculate, kernels.remove
+        self._feed, self._remove = kernels.feed, kernels.remove
+        self._chain, self._tree = kernels.speculate_chain, kernels.speculate_tree
         self._buffers(max_tree_depth)
 
     def _buffers(self, width: int) -> None:
@@ -418,12 +419,11 @@ class SuffixCache:
         pattern = _vector(context)
         if max_spec_tokens is None:
             raise InputError("max_spec_tokens is missing; give the longest draft, such as 32")
-        width = (
-            self._width if not use_tree_spec else self._tree_width(max_spec_tokens, max_spec_factor, max_spec_offset)
-        )
-        if width > self._width:
-            self._buffers(width)
-        n, match_len, score = self._speculate(
+        if use_tree_spec:
+            width = self._tree_width(max_spec_tokens, max_spec_factor, max_spec_offset)
+            if width > self._width:
+                self._buffers(width)
+        n, match_len, score = (self._tree if use_tree_spec else self._chain)(
             *active.tree.arrays,
             *self._shared.arrays,
             active.cursor,
@@ -433,7 +433,6 @@ class SuffixCache:
             max_spec_factor,
             max_spec_offset,
             min_token_prob,
-            use_tree_spec,
             self._out,
             self._probs,
         )

@@ -924,7 +924,7 @@ def empty_tree(depth: Int, states: Int, edges: Int, keys: Int) -> Tree:
     return t
 
 
-@jit
+@jit_leaf
 def _chain(
     own: Tree,
     own_last: Int,
@@ -989,7 +989,7 @@ def _tree(
 OWN_LAST, OWN_SIZE, SHARED_LAST, SHARED_SIZE, PROMPT, SHARED = range(6)
 
 
-@jit
+@jit_leaf
 def feed(
     a0: Ints,
     a1: Ints,
@@ -1015,7 +1015,8 @@ def feed(
             return 3
     own, shared = Tree(a0, a1, a2, a3, a4), Tree(b0, b1, b2, b3, b4)
     stop = start + tokens.size
-    text[start:stop] = tokens
+    for i in range(tokens.size):
+        text[start + i] = tokens[i]
     while cursor[OWN_SIZE] < stop:
         new = append(own, cursor[OWN_LAST], cursor[OWN_SIZE], text[cursor[OWN_SIZE]])
         if new == NONE:
@@ -1033,8 +1034,8 @@ def feed(
     return 0
 
 
-@jit
-def speculate(
+@jit_leaf
+def speculate_chain(
     a0: Ints,
     a1: Ints,
     a2: Ints,
@@ -1052,42 +1053,22 @@ def speculate(
     factor: Float,
     offset: Float,
     min_prob: Float,
-    as_tree: bool,
     out: Ints,
     probs: Floats,
 ) -> tuple[Int, Int, Float]:
-    """Best draft for `context` of the request's own tree and the shared one: nodes, match length, score.
+    """Best chain for `context` of the request's own tree and the shared one: tokens, match length, score.
 
-    The own tree wins ties. Tokens are left in ``out[0]``, parents in ``out[2]`` and probabilities in ``probs[0]``.
+    The own tree wins ties. Tokens are left in ``out[0]`` and probabilities in ``probs[0]``.
     """
     own, shared = Tree(a0, a1, a2, a3, a4), Tree(b0, b1, b2, b3, b4)
     factor, offset, min_prob = np.float32(factor), np.float32(offset), np.float32(min_prob)
-    own_last, length, shared_last = cursor[OWN_LAST], cursor[OWN_SIZE], cursor[SHARED_LAST]
-    size = cursor[SHARED_SIZE] if cursor[SHARED] else 0
-    if as_tree:
-        return _tree(
-            own,
-            own_last,
-            length,
-            shared,
-            shared_last,
-            size,
-            text,
-            length,
-            context,
-            limit,
-            factor,
-            offset,
-            min_prob,
-            out,
-            probs,
-        )
+    size, length = cursor[SHARED_SIZE], cursor[OWN_SIZE]
     return _chain(
         own,
-        own_last,
+        cursor[OWN_LAST],
         length,
         shared,
-        shared_last,
+        cursor[SHARED_LAST],
         size,
         text,
         length,
@@ -1098,6 +1079,51 @@ def speculate(
         min_prob,
         out[0],
         probs[0],
+    )
+
+
+@jit
+def speculate_tree(
+    a0: Ints,
+    a1: Ints,
+    a2: Ints,
+    a3: Ints,
+    a4: Longs,
+    b0: Ints,
+    b1: Ints,
+    b2: Ints,
+    b3: Ints,
+    b4: Longs,
+    cursor: Longs,
+    text: Ints,
+    context: Ints,
+    limit: Int,
+    factor: Float,
+    offset: Float,
+    min_prob: Float,
+    out: Ints,
+    probs: Floats,
+) -> tuple[Int, Int, Float]:
+    """`speculate_chain` for trees; parents are left in ``out[2]``."""
+    own, shared = Tree(a0, a1, a2, a3, a4), Tree(b0, b1, b2, b3, b4)
+    factor, offset, min_prob = np.float32(factor), np.float32(offset), np.float32(min_prob)
+    size, length = cursor[SHARED_SIZE], cursor[OWN_SIZE]
+    return _tree(
+        own,
+        cursor[OWN_LAST],
+        length,
+        shared,
+        cursor[SHARED_LAST],
+        size,
+        text,
+        length,
+        context,
+        limit,
+        factor,
+        offset,
+        min_prob,
+        out,
+        probs,
     )
 
 
