@@ -336,7 +336,7 @@ def _given(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:
         if span is not None and printed is not None:
             slack = max(log.step(term), abs(printed) * rounding)
             what = f"{TERMS[term]}, from the printed bytes"
-            out.append(_check(f"{term}_given_bytes", what, printed, slack, span.best, {}))
+            out.append(_check(f"{term}_from_printed_memory", what, printed, slack, span.best, {}))
     return out
 
 

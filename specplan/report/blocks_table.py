@@ -132,7 +132,7 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
     pools = [r.plain] if r.speculative is None else [r.plain, r.speculative]
     names = ["without draft"] if r.speculative is None else ["without draft", f"with {r.draft}"]
     table = Table(title=f"{r.target} on {r.card}, {r.plain.engine} {r.plain.version}", title_justify="left")
-    table.add_column("per rank")
+    table.add_column("per rank, GiB")
     for name in names:
         table.add_column(escape(name), justify="right")
     table.add_column("source")
@@ -171,15 +171,15 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
 
 
 def _bounded(e: Estimate, sign: str = "") -> str:
-    best = f"{sign}{e.best / GIB:,.2f} GiB"
-    return best if e.low == e.high else f"{best} ({e.low / GIB:.2f} to {e.high / GIB:.2f})"
+    best = f"{sign}{e.best / GIB:,.2f}"
+    return best if e.low == e.high else f"{best} ({e.low / GIB:.2f}-{e.high / GIB:.2f})"
 
 
 def _count(span: Span | None, digits: int = 0) -> str:
     if span is None:
         return "refused"
     best = f"{span.best:,.{digits}f}"
-    return best if span.low == span.high else f"{best} ({span.low:,.{digits}f} to {span.high:,.{digits}f})"
+    return best if span.low == span.high else f"{best} ({span.low:,.{digits}f}-{span.high:,.{digits}f})"
 
 
 def _rows(pools: list[PoolPrediction]) -> Iterator[tuple[str, list[str], str]]:
@@ -190,12 +190,12 @@ def _rows(pools: list[PoolPrediction]) -> Iterator[tuple[str, list[str], str]]:
     if rank.weights.source == "given":
         yield "- weights", [_bounded(p.rank.weights, "-") for p in pools], "given"
     else:
-        yield "- target weights", [f"-{sum(p.rank.target_weights.values()) / GIB:,.2f} GiB" for p in pools], "derived"
+        yield "- target weights", [f"-{sum(p.rank.target_weights.values()) / GIB:,.2f}" for p in pools], "derived"
         if rank.draft_weights:
-            own = [f"-{sum(p.rank.draft_weights.values()) / GIB:,.2f} GiB" for p in pools]
+            own = [f"-{sum(p.rank.draft_weights.values()) / GIB:,.2f}" for p in pools]
             yield "- draft weights", own, "derived"
     for name in rank.buffers:
-        yield f"- {name}", [f"-{p.rank.buffers.get(name, 0.0) / GIB:,.2f} GiB" for p in pools], "exact"
+        yield f"- {name}", [f"-{p.rank.buffers.get(name, 0.0) / GIB:,.2f}" for p in pools], "exact"
     modelled: tuple[tuple[str, Callable[[RankTerms], Estimate]], ...] = (
         ("- activation peak", lambda r: r.activation_peak),
         ("- non-torch", lambda r: r.non_torch),

@@ -149,7 +149,8 @@ def rotary_bytes(model: Model, layers: Sequence[Layer]) -> float:
         match layer.mixer:
             case Attention() as a:
                 local = a.window is not None and model.model_type.startswith(_LOCAL_ROTARY)
-                stretched = 1.0 if local else _LINEAR_ROTARY.get(model.model_type, 1.0)
+                linear = not local and model.max_position > _LINEAR_FROM
+                stretched = _LINEAR_ROTARY.get(model.model_type, 1.0) if linear else 1.0
                 tables[a.head_dim, local] = a.head_dim * stretched * _PARTIAL_ROTARY.get(model.model_type, 1.0)
             case LatentAttention() as a:
                 tables[a.rope_dim, False] = float(a.rope_dim)
@@ -160,6 +161,7 @@ def rotary_bytes(model: Model, layers: Sequence[Layer]) -> float:
 # times more rows than positions); those that rotate a part of each head; those with learned positions.
 _LOCAL_ROTARY: Final = ("gemma3", "gemma4")
 _LINEAR_ROTARY: Final = {"gemma3": 8.0, "gemma3_text": 8.0}
+_LINEAR_FROM: Final = 32768  # gemma3-1b is not stretched
 _PARTIAL_ROTARY: Final = {
     "qwen3_next": 0.25, "qwen3_5_text": 0.25, "qwen3_5_moe_text": 0.25, "phi": 0.4, "glm4": 0.5, "glm4_moe": 0.5,
     "minimax_m2": 0.5, "stablelm": 0.25, "nemotron": 0.5, "gpt_neox": 0.25,

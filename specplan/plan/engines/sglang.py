@@ -324,7 +324,7 @@ def predict_sglang(
             {key: v for key, v in asdict(flags).items() if v is not None}
             | {"mem_fraction_static": fraction, "context_length": length}
         ),
-        total=Estimate.of(card.memory_driver_bytes or 0.0, f"{card.name}: what the driver reports"),
+        total=Estimate.of(card.memory_driver_bytes or 0.0, f"measured: what the driver reports on {card.name}"),
         requested=Estimate(
             low=free.low * fraction, best=free.best * fraction, high=free.high * fraction,
             source=f"derived: free before loading x {fraction:g}",

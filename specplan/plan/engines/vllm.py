@@ -39,7 +39,7 @@ from specplan.plan.engines.vllm_rules import DEFAULT_VERSION, VllmRules, vllm_ru
 from specplan.units import GIB
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator
-from specplan.values.model import LatentAttention, Model, Recurrent
+from specplan.values.model import Attention, LatentAttention, Model, Recurrent
 
 QUANTIZATIONS: Final = {
     "fp8": "fp8", "awq": "int4-awq-g128", "awq_marlin": "int4-awq-g128", "gptq": "int4-gptq-g128",
@@ -309,16 +309,12 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
     utilization = f.gpu_memory_utilization if f.gpu_memory_utilization is not None else rules.utilization
     if not 0 < utilization <= 1:
         raise InputError(f"--gpu-memory-utilization must lie in (0, 1], got {utilization}")
-    recurrent = any(isinstance(layer.mixer, Recurrent) for layer in model.layers)
-    caching = f.enable_prefix_caching if f.enable_prefix_caching is not None else (not recurrent or rules.align_states)
+    caching = _prefix_caching(model, f, rules)
     all_reduce = f.custom_all_reduce if f.custom_all_reduce is not None else card.link_bandwidth is not None
     block, why = default_block_size(model, card, rules) if f.block_size is None else (f.block_size, "")
     if why:
         notes.append(f"block_size {block}: {why}")
-    if cpu and block % 32:
-        raise InputError(f"No common block size for {block}: vLLM's CPU attention takes multiples of 32 (--block-size)")
-    if f.dcp > 1 and f.tp % f.dcp:
-        raise InputError(f"decode context parallel {f.dcp} must divide --tp {f.tp}")
+    _check_ranks(model, f, block, cpu=cpu)
     graphs = f.estimate_graphs if f.estimate_graphs is not None else rules.graphs_in_budget
     return _Resolved(
         flags=f,
@@ -337,6 +333,27 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
         cpu=cpu,
         assumptions=tuple(notes),
     )
+
+
+def _prefix_caching(model: Model, f: VllmFlags, rules: VllmRules) -> bool:
+    mixers = [layer.mixer for layer in model.layers if layer.mixer is not None]
+    recurrent = [isinstance(mixer, Recurrent) for mixer in mixers]
+    if all(recurrent):
+        return False  # without attention there are no prefixes to cache
+    if f.enable_prefix_caching is not None:
+        return f.enable_prefix_caching
+    return not any(recurrent) or rules.align_states
+
+
+def _check_ranks(model: Model, f: VllmFlags, block: int, *, cpu: bool) -> None:
+    """Refuse what vLLM refuses about ranks and blocks."""
+    if cpu and block % 32:
+        raise InputError(f"No common block size for {block}: vLLM's CPU attention takes multiples of 32 (--block-size)")
+    if f.dcp > 1 and f.tp % f.dcp:
+        raise InputError(f"decode context parallel {f.dcp} must divide --tp {f.tp}")
+    for layer in model.layers:
+        if isinstance(layer.mixer, Attention | LatentAttention) and layer.mixer.heads % f.tp:
+            raise InputError(f"{layer.mixer.heads} attention heads cannot be divided among {f.tp} ranks (--tp)")
 
 
 def default_batch(card: Accelerator, *, offline: bool = False) -> tuple[int, int]:
@@ -413,7 +430,7 @@ def _cache_dtype(name: str) -> str:
 def _budget(card: Accelerator, s: _Resolved) -> tuple[Estimate, Estimate]:
     explicit = s.flags.kv_cache_memory_bytes
     if card.memory_torch_bytes is not None:
-        total = Estimate.of(card.memory_torch_bytes, f"{card.name}: what torch reports")
+        total = Estimate.of(card.memory_torch_bytes, f"measured: what torch reports on {card.name}")
     elif card.memory_driver_bytes is not None:
         low = 0.985 * card.memory_driver_bytes
         total = Estimate(low=low, best=0.994 * card.memory_driver_bytes, high=card.memory_driver_bytes,
@@ -467,7 +484,11 @@ def _rank_terms(
     graphs = Estimate.of(0.0, "not captured" if f.enforce_eager else "captured outside the budget in this version")
     if s.graphs_in_budget:
         k = speculation.num_speculative_tokens if speculation is not None else 0
-        graphs = Estimate.of(f.cuda_graph, "given") if f.cuda_graph is not None else cuda_graphs(model, run, 1 + k)
+        graphs = (
+            Estimate.of(f.cuda_graph, "given")
+            if f.cuda_graph is not None
+            else cuda_graphs(model, run, s.rules.version, 1 + k)
+        )
     buffers = _buffers(model, draft, speculation, s) if last else {}
     if f.kv_cache_memory_bytes is not None:
         available = Estimate.of(float(f.kv_cache_memory_bytes), "exact: --kv-cache-memory-bytes")

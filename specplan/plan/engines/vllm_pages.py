@@ -192,21 +192,13 @@ def aligned_block_size(target: Sequence[CacheLayer], block_size: int) -> int:
 
     .. math:: b = A \left\lceil \frac{\text{state}}{A \cdot \text{bytes per token}} \right\rceil
 
-    with A = max(16, block) tokens (128 for latent attention). The block itself where the model has no recurrent layer.
-
-    Raises
-    ------
-    UnsupportedError
-        For a model with recurrent layers and no attention: its cache has no tokens.
+    with A = max(16, block) tokens (128 for latent attention). The block itself where the model has no recurrent layer,
+    or no attention.
     """
     states = [layer.page_bytes for layer in target if layer.kind is CacheKind.RECURRENT]
-    if not states:
-        return block_size
     attention = [layer for layer in target if layer.kind is not CacheKind.RECURRENT]
-    if not attention:
-        raise UnsupportedError(
-            "a model without any attention layer caches no tokens; vLLM reports no block count for it"
-        )
+    if not states or not attention:
+        return block_size
     first = attention[0]
     step = max(LATENT_STEP if first.kind is CacheKind.LATENT else STEP, block_size)
     # Pages are whole bytes per token here, so the quotient stays in integers.
