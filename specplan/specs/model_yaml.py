@@ -125,6 +125,7 @@ class _ModelSpec(_Strict):
     order: Text | None = None
     aliases: tuple[Text, ...] = ()
     model_type: str = ""
+    draft_method: str = ""
     max_position: Positive | None = None
     quantization: Text | None = None
     unquantized: tuple[Text, ...] = ()
@@ -246,6 +247,7 @@ def _model(spec: _ModelSpec) -> Model:
         formats=_formats(spec.formats),
         mtp_layers=_ordered(spec.mtp_layers, layers),
         published_params=spec.published_params,
+        draft_method=spec.draft_method,
         model_type=spec.model_type,
     )
 
@@ -365,6 +367,7 @@ def model_document(file: ModelFile) -> dict[str, Any]:
     out |= {
         "source": model.source,
         "model_type": model.model_type,
+        "draft_method": model.draft_method,
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "tied_embeddings": model.tied_embeddings,

@@ -116,6 +116,7 @@ _BY_NAME: Final = {name: f for f in (*FORMATS, *GGUF_FORMATS) for name in (f.nam
 
 # Families with a free parameter: bits and group size, or the sides of a block.
 _GROUPED: Final = re.compile(r"int([2-8])-(awq|gptq|sym)(?:-g(\d{1,5}))?")
+_MIXED: Final = re.compile(r"mixed-(\d{1,3}(?:\.\d{1,20})?)")
 _BLOCKS: Final = re.compile(r"fp8-block(\d{1,5})x(\d{1,5})")
 
 
@@ -142,6 +143,15 @@ def fp8_blocks(rows: int, columns: int) -> NumberFormat:
     return lookup("fp8-block128") if rows == columns == 128 else lookup(f"fp8-block{rows}x{columns}")
 
 
+def mixed(bits: float) -> NumberFormat:
+    """Average of the formats in which one component's weights are stored.
+
+    >>> mixed(4.85).name, mixed(4.85).bits
+    ('mixed-4.85', 4.85)
+    """
+    return _f(f"mixed-{bits!r}", bits)
+
+
 def lookup(name: str) -> NumberFormat:
     """Format by canonical name or alias; families take their parameters in the name.
 
@@ -163,6 +173,8 @@ def lookup(name: str) -> NumberFormat:
         return found
     if match := _GROUPED.fullmatch(wanted):
         return grouped(int(match[1]), match[2], int(match[3] or -1))
+    if match := _MIXED.fullmatch(wanted):
+        return mixed(float(match[1]))
     if (match := _BLOCKS.fullmatch(wanted)) and int(match[1]) and int(match[2]):
         return _f(wanted, 8, 32 / (int(match[1]) * int(match[2])))
     known = ", ".join(f.name for f in FORMATS)

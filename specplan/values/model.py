@@ -341,6 +341,9 @@ class Model:
         Multi-token prediction layers that the checkpoint carries; counted only when they draft.
     published_params : int or None
         Total that the publisher prints, where it does.
+    draft_method : str
+        For a draft head that runs on its target's hidden states: ``eagle``, ``eagle3``, ``mtp``, ``medusa``,
+        ``mlp_speculator``, ``dflash``; empty for a model that stands alone.
     model_type : str
         The Hugging Face model type where the model was imported from one; empty otherwise.
     """
@@ -364,4 +367,5 @@ class Model:
     formats: tuple[tuple[str, NumberFormat], ...] = ()
     mtp_layers: tuple[Layer, ...] = ()
     published_params: int | None = None
+    draft_method: str = ""
     model_type: str = ""

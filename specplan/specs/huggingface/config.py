@@ -1,5 +1,6 @@
 """A Hugging Face ``config.json`` becomes a model."""
 
+import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.specs.huggingface.drafts import DRAFT_METHODS, build_draft, draft_method, mtp_draft
 from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded
 from specplan.specs.huggingface.quantization import apply_quantization, read_quantization
@@ -133,6 +135,9 @@ def import_config(
     1235814400
     """
     inner, at, nested = find_text_config(config, where)
+    method = assume if assume in DRAFT_METHODS else draft_method(config)
+    if method:
+        return _import_draft(config, where, method, name)
     if assume is None and config.get("model_type") in ("kimi_k3",):
         _family(str(config["model_type"]), at, None)
     stated = _model_type(inner, config, at)
@@ -163,6 +168,27 @@ def import_config(
         f.assumptions.insert(0, f"counted as {assume}, though it says {stated}")
     wrapper = str(config.get("model_type", "")) if config.get("model_type") != stated else ""
     return Imported(model=model, assumptions=tuple(f.assumptions), model_type=model_type, wrapper=wrapper)
+
+
+def _import_draft(config: Mapping[str, Any], where: str, method: str, name: str) -> Imported:
+    """Draft head that runs on its target's hidden states."""
+    if method == "mtp":
+        target = import_config({**config, "architectures": []}, where, name=name)
+        return dataclasses.replace(target, model=mtp_draft(target.model))
+    inner, at, nested = find_text_config(config, where)
+    base = str(inner.get("model_type") or "")
+    known = base if base in FAMILIES else {"dflash": "qwen3"}.get(method, "llama")
+    f = Fields(inner, known, at, nested=nested, like=FAMILIES[known].like, defaults=FAMILIES[known].defaults)
+    model = build_draft(f, method, FAMILIES[known].build)
+    model = dataclasses.replace(
+        model,
+        name=name or str(config.get("_name_or_path") or method),
+        source=where,
+        weight_format=_weight_format(f),
+        max_position=_max_position(f),
+        model_type=base,
+    )
+    return Imported(model=model, assumptions=tuple(f.assumptions), model_type=base)
 
 
 def _max_position(f: Fields) -> int | None:
