@@ -34,6 +34,11 @@ class Spelled(Protocol):
         ...
 
     @property
+    def short(self) -> str:
+        """Spelling without the options that are at their defaults."""
+        ...
+
+    @property
     def shares_store(self) -> bool:
         """Whether requests share a store, so that their order matters."""
         ...
@@ -46,6 +51,16 @@ def _spell(source: Any) -> str:
         if getattr(source, f.name) is not None
     )
     return f"{source.kind}:{options}"
+
+
+def _short(source: Any) -> str:
+    default = type(source)()
+    options = ",".join(
+        f"{f.name}={value:g}" if isinstance(value := getattr(source, f.name), float) else f"{f.name}={value}"
+        for f in fields(source)
+        if getattr(source, f.name) != getattr(default, f.name)
+    )
+    return f"{source.kind}:{options}" if options else str(source.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +116,15 @@ class NgramSource:
         """
         low, high = self.lengths
         return _spell(NgramSource(min=low, max=high, k=self.k, rule=self.rule, len=self.len))
+
+    @property
+    def short(self) -> str:
+        """Spelling without the options that are at their defaults.
+
+        >>> NgramSource(min=2, max=5, k=3).short
+        'ngram:min=2,max=5'
+        """
+        return _short(self)
 
     @property
     def shares_store(self) -> bool:
@@ -180,6 +204,15 @@ class SuffixSource:
         return _spell(replace(self, k=self.tokens))
 
     @property
+    def short(self) -> str:
+        """Spelling without the options that are at their defaults.
+
+        >>> SuffixSource(depth=24, factor=2.0).short
+        'suffix:factor=2'
+        """
+        return _short(self)
+
+    @property
     def shares_store(self) -> bool:
         """Whether responses of earlier requests are kept."""
         return self.cached > 0
@@ -228,6 +261,15 @@ class SglangNgramSource:
         ['sglang-ngram:budget=8', 'match=bfs']
         """
         return _spell(self)
+
+    @property
+    def short(self) -> str:
+        """Spelling without the options that are at their defaults.
+
+        >>> SglangNgramSource().short
+        'sglang-ngram'
+        """
+        return _short(self)
 
     @property
     def shares_store(self) -> bool:

@@ -19,6 +19,9 @@ from specplan.records.lines import MAX_LINE_BYTES, BrokenLog, open_binary, peek,
 from specplan.replay.requests import RecordedRequest, TokenArray, token_ids
 from specplan.replay.shapes import Encoder, Fields, Json, NoTokenizerError, id_of, pairs, tag_of
 
+SHIPPED: Final = {"smollm2": Path(__file__).parents[1] / "data" / "traces" / "smollm2.jsonl"}
+"""Traces that come with the package, by name."""
+
 _PARQUET_MAGIC: Final = b"PAR1"
 _PICKLE_ENDS: Final = (".pkl", ".pickle")
 _LOG_MARKS: Final = (b"Received request", b"Generated response", b"prompt_token_ids:")
@@ -271,7 +274,7 @@ def find_files(patterns: Iterable[str]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        path = Path(pattern)
+        path = SHIPPED.get(pattern, Path(pattern)) if not Path(pattern).exists() else Path(pattern)
         if path.is_file():
             found[path] = None
             continue

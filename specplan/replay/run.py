@@ -30,6 +30,8 @@ class ReplayPlan:
     ----------
     paths : tuple of Path
     sources : tuple of TokenSource
+    labels : tuple of str
+        What the sources are called in reports, such as the user's own spellings; empty for their short spellings.
     concurrency : int
         Requests that run at a time; matters for sources with a shared store.
     order : str
@@ -42,6 +44,7 @@ class ReplayPlan:
 
     paths: tuple[Path, ...]
     sources: tuple[TokenSource, ...]
+    labels: tuple[str, ...] = ()
     concurrency: int = 1
     order: str = "arrival"
     replicas: int = 1
@@ -57,7 +60,13 @@ class ReplayPlan:
             raise InputError(f"--window {self.window}: expected a whole number of at least 1")
         if self.order == "recorded" and (len(self.paths) != 1 or self.replicas != 1):
             raise InputError("--order recorded needs one file, and one replica")
+        if self.labels and len(self.labels) != len(self.sources):
+            raise InputError(f"{len(self.labels)} labels for {len(self.sources)} sources")
         self.seed()
+
+    def label(self, source: TokenSource) -> str:
+        """What a source is called."""
+        return self.labels[self.sources.index(source)] if self.labels else source.short
 
     def seed(self) -> int | None:
         """Seed of a shuffled order."""

@@ -13,7 +13,7 @@ Each JSON object is told by its own keys, so files may mix them:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from specplan.errors import InputError
 from specplan.replay.requests import TokenArray, token_ids
@@ -51,15 +51,15 @@ class Fields:
         Given both, only these are looked at; they hold token ids or text.
     tag, id : str or None
         Default: ``kind`` or ``tag``; ``id``, ``request_id``, ``rid`` or ``custom_id``.
-    turns : {"last", "all"}
-        Which assistant messages of a chat are responses.
+    turns : str
+        Which assistant messages of a chat are responses: ``last`` or ``all``.
     """
 
     prompt: str | None = None
     response: str | None = None
     tag: str | None = None
     id: str | None = None
-    turns: Literal["last", "all"] = "last"
+    turns: str = "last"
 
     def __post_init__(self) -> None:
         if self.turns not in ("last", "all"):

@@ -1,0 +1,79 @@
+"""`specplan ingest`."""
+
+import typer
+
+
+def ingest(
+    origins: list[str] = typer.Argument(
+        ..., help="URL of a metrics page, or files: metrics page, log, bench result, responses (JSON or JSON lines)."
+    ),
+    before: str = typer.Option(None, "--before", help="An earlier scrape (URL or file): only what came since counts."),
+    interval: float = typer.Option(None, "--interval", help="Scrape the address twice, this many seconds apart."),
+    timeout: float = typer.Option(10.0, "--timeout", help="Seconds for one answer over HTTP."),
+    target: str = typer.Option(None, "--target", help="Model that the engine serves: adds cost, speedup, best k."),
+    draft: str = typer.Option(None, "--draft", "-d", help="Draft model that it runs; none for n-gram and suffix."),
+    c: float = typer.Option(None, "--c", help="Cost of a draft step over a target step, if it is known."),
+    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile for --target."),
+    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
+    batch: int = typer.Option(
+        None, "--batch", "-b", help="Requests per step. [default: the engine's mean where it tells one, else 1]"
+    ),
+    context: str = typer.Option("0", "--context", help="Cached tokens that each request reads per step (32k works)."),
+    layer: str = typer.Option("roofline", "--time", help="How steps are timed: roofline or modelled."),
+    records: str = typer.Option(None, "--records", help="Write the single steps here, where the engine tells them."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Read a running engine's metrics or logs: its figures translated, alpha, whether it pays, and a better k.
+
+    vLLM, SGLang and llama.cpp each define acceptance in their own way; every figure is shown with the engine's
+    definition and what it is here.
+    """
+    from pathlib import Path
+
+    from specplan import units
+    from specplan.ingest.read import read_origin
+    from specplan.ingest.summary import ingested
+    from specplan.plan.pricing import Pair
+    from specplan.records.files import StepWriter
+    from specplan.specs.catalog import load_model
+    from specplan.specs.hardware import load_accelerator
+
+    pair = None
+    if target is not None:
+        pair = Pair(
+            target=load_model(target),
+            draft=None if draft is None else load_model(draft),
+            accelerator=load_accelerator(gpu),
+            tp=tp,
+            layer=layer,
+        )
+    elif draft is not None or c is not None:
+        raise typer.BadParameter("--draft and --c price a draft beside a target: give --target too")
+    observed = [
+        o for origin in origins for o in read_origin(origin, before=before, interval_s=interval, timeout_s=timeout)
+    ]
+    found = ingested(observed, pair=pair, c=c, batch=batch, context_len=units.parse_count(context))
+    if records is not None:
+        with StepWriter(Path(records), {"origins": origins}) as writer:
+            for o in observed:
+                writer.write(o.steps)
+    if json:
+        from specplan.report.ingest_report import ingest_document
+        from specplan.report.json_document import render
+
+        inputs = {
+            "origins": origins,
+            "before": before,
+            "interval_s": interval,
+            "target": target,
+            "draft": draft,
+            "gpu": None if target is None else gpu,
+            "tensor_parallel_size": tp,
+        }
+        typer.echo(render(ingest_document(inputs, found)))
+    else:
+        from rich.console import Console
+
+        from specplan.report.ingest_report import print_ingest
+
+        print_ingest(found, Console())

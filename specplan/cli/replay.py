@@ -1,0 +1,125 @@
+"""`specplan replay`."""
+
+import typer
+
+
+def replay(
+    traces: list[str] = typer.Argument(
+        ..., help="Recorded requests: JSONL (.gz, .zst), JSON, Parquet, vLLM logs; globs work. 'smollm2' is shipped."
+    ),
+    source: list[str] = typer.Option(
+        [], "--source", "-s", help="Draft source, such as ngram:min=2,max=5,k=3, suffix, sglang-ngram:budget=8."
+    ),
+    grid: list[str] = typer.Option(
+        [], "--grid", help="Sources with several values, such as ngram:min=1..5,max=5|8,k=3|5|7; the best is named."
+    ),
+    prompt_field: str = typer.Option(None, "--prompt-field", help="Field of the prompt (ids or text; a.b.c works)."),
+    response_field: str = typer.Option(None, "--response-field", help="Field of the response (ids or text)."),
+    tag_field: str = typer.Option(None, "--tag-field", help="Field that groups the report. [default: kind or tag]"),
+    id_field: str = typer.Option(None, "--id-field", help="Field of the request id. [default: id, request_id, ...]"),
+    tokenizer: str = typer.Option(None, "--tokenizer", help="tokenizer.json or its folder, for text and chats."),
+    chat_template: str = typer.Option(None, "--chat-template", help="File with the template of the chats."),
+    turns: str = typer.Option("last", "--turns", help="Which answers of a chat are responses: last or all."),
+    strict: bool = typer.Option(False, "--strict", help="Stop at the first broken line instead of skipping it."),
+    concurrency: int = typer.Option(1, "--concurrency", help="Requests that the engine ran at a time."),
+    order: str = typer.Option("arrival", "--order", help="arrival, recorded (the trace's step_order), shuffle:SEED."),
+    replicas: int = typer.Option(1, "--replicas", help="Engines that share the requests, each with its own store."),
+    jobs: int = typer.Option(1, "--jobs", "-j", help="Processes."),
+    on: str = typer.Option("local", "--on", help="Where the work runs: local or ray."),
+    checkpoint: str = typer.Option(None, "--checkpoint", help="File to note finished parts in, and to resume from."),
+    per_request: str = typer.Option(None, "--per-request", help="Write one JSON line per request and source here."),
+    records: str = typer.Option(None, "--records", help="Write every step here, as JSON lines."),
+    window: int = typer.Option(16, "--window", help="Requests per window of the drift series (at least)."),
+    alert: str = typer.Option(
+        None, "--alert", help="Exit with 1 if accepted tokens per step fell by more than this (20%)."
+    ),
+    target: str = typer.Option(None, "--target", help="Model that is served: adds speedup and time."),
+    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile for --target."),
+    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
+    batch: int = typer.Option(1, "--batch", "-b", help="Requests per step, for the times."),
+    context: str = typer.Option("0", "--context", help="Cached tokens that each request reads per step (32k works)."),
+    layer: str = typer.Option("roofline", "--time", help="How steps are timed: roofline or modelled."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Replay recorded tokens through draft sources as an engine would have run them: alpha without a GPU.
+
+    For drafts without probabilities (all matchers), acceptance on a recorded output is an unbiased estimate at any
+    temperature: a drafted token is accepted with the target's probability, and the record is a draw from it.
+    """
+    from pathlib import Path
+
+    from specplan import units
+    from specplan.plan.drift import alert_threshold
+    from specplan.plan.pricing import Pair
+    from specplan.propose.spelling import grid_of, parse_source
+    from specplan.records.lines import BrokenLog
+    from specplan.replay.read import TraceReader, find_files
+    from specplan.replay.run import ReplayPlan, run
+    from specplan.replay.runners import runner_of
+    from specplan.replay.shapes import Fields
+    from specplan.replay.summary import best_of, replayed
+    from specplan.replay.text import TextEncoder
+    from specplan.report.replay_report import ReplayFacts
+    from specplan.specs.catalog import load_model
+    from specplan.specs.hardware import load_accelerator
+
+    threshold = None if alert is None else alert_threshold(alert)
+    named = {parse_source(text): text.strip() for text in source}
+    named |= {found: named.get(found, found.short) for text in grid for found in grid_of(text)}
+    plan = ReplayPlan(
+        paths=tuple(find_files(traces)),
+        sources=tuple(named),
+        labels=tuple(named.values()),
+        concurrency=concurrency,
+        order=order,
+        replicas=replicas,
+        window=window,
+    )
+    pair = None
+    if target is not None:
+        pair = Pair(target=load_model(target), accelerator=load_accelerator(gpu), tp=tp, layer=layer)
+    reader = TraceReader(
+        fields=Fields(prompt=prompt_field, response=response_field, tag=tag_field, id=id_field, turns=turns),
+        encoder=None
+        if tokenizer is None
+        else TextEncoder(Path(tokenizer), None if chat_template is None else Path(chat_template)),
+        broken=BrokenLog(fatal=strict),
+    )
+    result = run(
+        plan,
+        reader,
+        runner=runner_of(on, jobs),
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        per_request=None if per_request is None else Path(per_request),
+        records=None if records is None else Path(records),
+    )
+    sources = replayed(result, pair=pair, batch=batch, context_len=units.parse_count(context))
+    best = best_of(sources) if grid else None
+    facts = ReplayFacts(
+        requests=result.requests,
+        tokens=result.tokens,
+        broken=result.broken.count,
+        first_broken=tuple(str(line) for line in result.broken.first),
+        best_by_tokens=None if best is None else best.by_tokens_per_step.measured.source,
+        best_by_time=None if best is None or best.by_time is None else best.by_time.measured.source,
+    )
+    if json:
+        from specplan.report.json_document import render
+        from specplan.report.replay_report import replay_document
+
+        typer.echo(render(replay_document(plan.inputs(), sources, facts)))
+    else:
+        from rich.console import Console
+
+        from specplan.report.replay_report import print_replay
+
+        print_replay(sources, facts, Console())
+    if threshold is not None:
+        fallen = [(r.measured.source, r.drift) for r in sources if r.drift is not None and r.drift.passes(threshold)]
+        for name, fall in fallen:
+            typer.echo(
+                f"alert: {name}: accepted tokens per step fell by {fall.fall:.0%} at request {fall.at_request}",
+                err=True,
+            )
+        if fallen:
+            raise typer.Exit(1)

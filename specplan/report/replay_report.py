@@ -1,0 +1,122 @@
+"""A replay for people and as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from specplan.plan.drift import Drift, WindowCounts
+from specplan.plan.measured import MeasuredSource
+from specplan.plan.measured_point import MeasuredPoint
+from specplan.report.measured_document import drift_entry, envelope, measured_entry, point_entry
+from specplan.report.measured_table import print_drift, print_line, print_measured, print_points, print_positions
+
+
+class ReplayedSource(Protocol):
+    """What a replay says of one source."""
+
+    @property
+    def spelling(self) -> str:
+        """Every option of the source."""
+        ...
+
+    @property
+    def measured(self) -> MeasuredSource:
+        """Over all requests."""
+        ...
+
+    @property
+    def tags(self) -> tuple[MeasuredSource, ...]:
+        """Per tag."""
+        ...
+
+    @property
+    def point(self) -> MeasuredPoint | None:
+        """On named hardware."""
+        ...
+
+    @property
+    def windows(self) -> Sequence[WindowCounts]:
+        """Over the course of the trace."""
+        ...
+
+    @property
+    def drift(self) -> Drift | None:
+        """The deepest fall."""
+        ...
+
+    @property
+    def host_s_per_step(self) -> float:
+        """Seconds of the matcher per step."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayFacts:
+    """What a replay says of the trace as a whole.
+
+    Attributes
+    ----------
+    requests, tokens, broken : int
+        Requests and tokens read; lines that could not be used.
+    first_broken : tuple of str
+        The first of those.
+    best_by_tokens, best_by_time : str or None
+        Best source by tokens per step and by modelled time, where a grid was searched.
+    """
+
+    requests: int
+    tokens: int
+    broken: int
+    first_broken: tuple[str, ...]
+    best_by_tokens: str | None = None
+    best_by_time: str | None = None
+
+
+def replay_document(inputs: dict[str, Any], sources: Sequence[ReplayedSource], facts: ReplayFacts) -> dict[str, Any]:
+    """The document that ``specplan replay --json`` prints."""
+    entries = []
+    for r in sources:
+        entry = measured_entry(r.measured)
+        entry["spelling"] = r.spelling
+        entry["tags"] = [measured_entry(m) for m in r.tags]
+        entry["host_s_per_step"] = r.host_s_per_step
+        entry["point"] = None if r.point is None else point_entry(r.point)
+        entry["drift"] = drift_entry(r.drift)
+        entry["accepted_per_step_series"] = [w.accepted_per_step for w in r.windows]
+        entry["series_first_request"] = [w.first for w in r.windows]
+        entries.append(entry)
+    document = envelope("replay", inputs, entries)
+    document["requests"] = facts.requests
+    document["tokens"] = facts.tokens
+    document["broken_lines"] = facts.broken
+    document["first_broken"] = facts.first_broken
+    if facts.best_by_tokens is not None:
+        document["best_by_tokens_per_step"] = facts.best_by_tokens
+        document["best_by_modelled_time"] = facts.best_by_time
+    return document
+
+
+def print_replay(sources: Sequence[ReplayedSource], facts: ReplayFacts, console: Console, *, most: int = 20) -> None:
+    """Tables for people; of a long grid the best `most` sources by tokens per step."""
+    shown = list(sources)
+    if facts.best_by_tokens is not None and len(shown) > most:
+        shown = sorted(shown, key=lambda r: -(r.measured.tokens_per_step or 0.0))[:most]
+    console.print(f"{facts.requests:,} requests, {facts.tokens:,} tokens replayed")
+    rows = [m for r in shown for m in (r.measured, *r.tags)]
+    print_measured(rows, console)
+    print_positions([r.measured for r in shown], console)
+    print_points([r.point for r in shown if r.point is not None], console)
+    for r in shown:
+        print_drift(r.measured.source, [w.accepted_per_step for w in r.windows], r.drift, console)
+    times = ", ".join(f"{r.measured.source.partition(':')[0]} {1e6 * r.host_s_per_step:.2f} us" for r in shown[:4])
+    console.print(f"host time per step of specplan's own matchers, measured: {times}", style="dim")
+    if facts.best_by_tokens is not None:
+        print_line(f"best of {len(sources)} by tokens per step (measured): {facts.best_by_tokens}", console)
+    if facts.best_by_time is not None:
+        print_line(f"best of {len(sources)} by time (modelled): {facts.best_by_time}", console)
+    if facts.broken:
+        print_line(f"{facts.broken:,} broken lines were skipped; the first:", console)
+        for line in facts.first_broken[:5]:
+            print_line(f"  {line}", console)
