@@ -6,7 +6,7 @@ or verify cost is placed where a source of the plane's kind would be worth the s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from specplan.formulas.draft_length import best_kappa
 from specplan.formulas.emitted import FloatArray, checked_kappa
 from specplan.formulas.indifference import break_even_alpha, contour_alpha, contour_c
 from specplan.formulas.speedup import ridge_batch, speedup
+from specplan.plan.pricing import Setting
 from specplan.plan.source import DraftSource, check_source, source_speedup
 
 Scale = Literal["linear", "log"]
@@ -26,13 +27,10 @@ MOST_LEVELS: Final = 8
 CURVE_POINTS: Final = 601
 
 ASSUMPTIONS: Final = (
-    "every position is accepted with the same conditional probability alpha",
+    "contours: every position is accepted with the same conditional probability alpha",
     "drafting and verifying take turns: their times add up",
 )
-NOT_MODELED: Final = (
-    "achieved bandwidth below peak, kernel launches, collectives, sampling and host time",
-    "the draft's memory, which shortens the batch",
-)
+NOT_MODELED: Final = ("the draft's memory, which shortens the batch",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +113,71 @@ class Plane:
     title: str = ""
     assumptions: tuple[str, ...] = ASSUMPTIONS
     not_modeled: tuple[str, ...] = NOT_MODELED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One target (or none) with its sources: what a picture is drawn from.
+
+    Attributes
+    ----------
+    title : str
+        The target's name, or empty.
+    verify : float
+        Verify factor of a chain of the plane's draft length on this target.
+    ridge : float or None
+        Positions at the ridge.
+    placed : tuple of (DraftSource, Setting)
+    assumptions, not_modeled : tuple of str
+        Of the prices.
+    """
+
+    title: str
+    verify: float
+    ridge: float | None
+    placed: tuple[tuple[DraftSource, Setting], ...]
+    assumptions: tuple[str, ...] = ()
+    not_modeled: tuple[str, ...] = ()
+
+
+def planes_of(
+    scenes: Sequence[Scene],
+    *,
+    kappa: int,
+    batch: int = 1,
+    context_len: int = 0,
+    levels: Sequence[float] | None = None,
+    c_max: float | None = None,
+    scale: Scale = "linear",
+    cells: int = 101,
+) -> tuple[Plane, ...]:
+    """One plane for all scenes whose contours agree (equal verify factors), in the order of the scenes."""
+    groups: dict[float, list[Scene]] = {}
+    for scene in scenes:
+        groups.setdefault(float(f"{scene.verify:.9g}"), []).append(scene)
+    out = []
+    for group in groups.values():
+        sources: list[DraftSource] = []
+        for scene in group:
+            sources += [source for source, _ in scene.placed if source not in sources]
+        names = [scene.title for scene in group if scene.title]
+        drawn = plane(
+            sources,
+            kappa=kappa,
+            verify=group[0].verify,
+            batch=batch,
+            context_len=context_len,
+            ridge=group[0].ridge,
+            levels=levels,
+            c_max=c_max,
+            scale=scale,
+            cells=cells,
+            title=", ".join(names) if len(groups) > 1 else "",
+        )
+        priced_by = dict.fromkeys(line for scene in group for line in scene.assumptions)
+        left_out = dict.fromkeys(line for scene in group for line in scene.not_modeled)
+        out.append(replace(drawn, assumptions=(*ASSUMPTIONS, *priced_by), not_modeled=(*left_out, *NOT_MODELED)))
+    return tuple(out)
 
 
 def plane(

@@ -1,25 +1,39 @@
-"""c and the verify factor of a target and a draft on a card, at any batch and context, from the roofline of a pass."""
+"""c and the verify factor of a target and a draft on a card, at any batch and context.
+
+Two ways to time a pass: ``roofline`` (what must be read and computed at the card's peaks, with the c of
+`specplan.plan.cost`) and ``modelled`` (measured efficiencies, launches and host time under an engine, of
+`specplan.plan.step_time`).
+"""
 
 from dataclasses import dataclass
+from typing import Final
 
+from specplan.errors import InputError
 from specplan.formulas import parameters
 from specplan.formulas.speedup import verify_factor
-from specplan.plan.cost import CostReport, cost
+from specplan.formulas.step import pass_shape
+from specplan.plan.cost import cost
+from specplan.plan.draft_time import model_draft_s
 from specplan.plan.source import DraftSource
+from specplan.plan.step_time import host_time, machine, pass_time
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 
+LAYERS: Final = ("roofline", "modelled")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A target, perhaps a draft model, and the card they run on."""
+    """A target, perhaps a draft model, and what they run on; `layer` is one of `LAYERS`."""
 
     target: Model
     accelerator: Accelerator
     draft: Model | None = None
     tp: int = 1
     kv_format: NumberFormat | None = None
+    layer: str = "roofline"
+    engine: str = "vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +94,7 @@ def priced(source: DraftSource, setting: Setting, *, batch: int = 1, context_len
 def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) -> Prices:
     r"""Price a draft pass and a verify pass of `positions` per request.
 
-    .. math:: t(n) = \max\Bigl(t_{\mathrm{read}}(n),\ \frac{n}{R}\,t_{\mathrm{weights}}\Bigr), \quad
-              c = \frac{t_q(B)}{t_p(B)}, \quad v = \frac{t_p(B \cdot \mathrm{positions})}{t_p(B)}
-
-    A pass reads its weights (of routed experts the distinct ones that its positions touch) and its cache; at the ridge
-    R computing takes as long as reading the weights of one token.
+    .. math:: c = \frac{t_q(B)}{t_p(B)}, \quad v = \frac{t_p(B \cdot \mathrm{positions})}{t_p(B)}
 
     Parameters
     ----------
@@ -94,12 +104,33 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
     batch, context_len : int
         Requests per step; cached tokens that each reads.
 
+    Raises
+    ------
+    InputError
+        For an unknown layer, or what `specplan.plan.cost.cost` refuses.
+
     Notes
     -----
-    Below the ridge and at context 0 c is that of `specplan.plan.cost`. Not counted: attention arithmetic, launches,
-    collectives, host time.
+    ``roofline``: a pass takes the longer of reading (weights, of routed experts the distinct ones that its positions
+    touch, and cache) and computing (positions over the ridge, times the reading of one token's weights). Below the
+    ridge c is that of `specplan.plan.cost`. ``modelled``: a plain step is a pass and the host time between passes; c is
+    the mean of the draft's passes as the engine runs them.
     """
-    report = _report(pair, batch, context_len, max(positions - 1, 1))
+    if pair.layer not in LAYERS:
+        raise InputError(f"unknown layer {pair.layer!r}; one of {', '.join(LAYERS)}")
+    report = cost(
+        pair.target,
+        pair.accelerator,
+        draft=pair.draft,
+        tp=pair.tp,
+        kappa=max(positions - 1, 1),
+        batch=batch,
+        context_len=context_len,
+        max_model_len=max(context_len, 1),
+        kv_format=pair.kv_format,
+    )
+    if pair.layer == "modelled":
+        return _modelled(pair, positions, batch, context_len, report.ridge_positions)
     weights_s = _one_token_s(pair.target, pair)
     read_s = report.target.decode_floor_s
     plain_s = max(read_s, _compute_s(batch, report.ridge_positions, weights_s))
@@ -108,26 +139,11 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
     c = None
     if pair.draft is not None and report.draft is not None:
         ridge = cost(pair.draft, pair.accelerator, tp=pair.tp, kappa=1, max_model_len=1).ridge_positions
-        share = report.draft.streamed_params / max(
-            parameters.streamed_params(pair.draft), 1.0
-        )  # a borrowed head counts
-        draft_s = max(report.draft.decode_floor_s, _compute_s(batch, ridge, share * _one_token_s(pair.draft, pair)))
-        c = draft_s / plain_s
+        # a head without an output head of its own computes its target's too
+        share = report.draft.streamed_params / max(parameters.streamed_params(pair.draft), 1.0)
+        compute_s = _compute_s(batch, ridge, share * _one_token_s(pair.draft, pair))
+        c = max(report.draft.decode_floor_s, compute_s) / plain_s
     return Prices(c=c, verify=wide_s / plain_s, plain_s=plain_s, ridge=report.ridge_positions)
-
-
-def _report(pair: Pair, batch: int, context_len: int, kappa: int) -> CostReport:
-    return cost(
-        pair.target,
-        pair.accelerator,
-        draft=pair.draft,
-        tp=pair.tp,
-        kappa=kappa,
-        batch=batch,
-        context_len=context_len,
-        max_model_len=max(context_len, 1),
-        kv_format=pair.kv_format,
-    )
 
 
 def _one_token_s(model: Model, pair: Pair) -> float:
@@ -137,3 +153,37 @@ def _one_token_s(model: Model, pair: Pair) -> float:
 
 def _compute_s(positions: int, ridge: float | None, weights_s: float) -> float:
     return 0.0 if ridge is None else positions / ridge * weights_s
+
+
+def price_notes(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the prices of a setting assume, and what they leave out.
+
+    >>> price_notes(Setting(ridge=295.0))[0]
+    ('a pass costs the same up to the ridge and rises in proportion beyond',)
+    """
+    if setting.pair is None:
+        if setting.ridge is None:
+            return (), ()
+        return ("a pass costs the same up to the ridge and rises in proportion beyond",), ()
+    if setting.pair.layer == "modelled":
+        on = machine(setting.pair.accelerator, setting.pair.engine, setting.pair.tp, "modelled")
+        engine = f"passes as {on.engine.name} {on.engine.version} runs them on {on.accelerator.name}"
+        return (engine, *on.notes), ("what a matcher takes on the host (see compare)",)
+    return (
+        ("a pass takes the longer of reading and computing, at the datasheet's peaks",),
+        ("achieved bandwidth below peak, kernel launches, collectives, sampling and host time",),
+    )
+
+
+def _modelled(pair: Pair, positions: int, batch: int, context_len: int, ridge: float | None) -> Prices:
+    on = machine(pair.accelerator, pair.engine, pair.tp, "modelled")
+    shape = pass_shape(pair.target, pair.tp, pair.kv_format)
+    plain_s = float(pass_time(on, shape, batch, 1, context_len).total_s + host_time(on, batch))
+    wide_s = float(pass_time(on, shape, batch, positions, context_len).total_s + host_time(on, batch, drafted=True))
+    c = None
+    if pair.draft is not None and positions > 1:
+        drafted = pass_shape(pair.draft, pair.tp, pair.kv_format, head_of=pair.target)
+        own_head = pair.draft.head and pair.draft.embedding
+        draft_s = model_draft_s(on, drafted, batch, positions - 1, context_len, own_head=own_head)
+        c = float(draft_s) / (positions - 1) / plain_s
+    return Prices(c=c, verify=wide_s / plain_s, plain_s=plain_s, ridge=ridge)

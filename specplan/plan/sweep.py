@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 
@@ -48,6 +48,18 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Where B(kappa+1) verified positions cross the ridge, for the widest source of a sweep over batch.
+
+    `source` is that source's index, None where the axis is kappa (there all chains are equally wide).
+    """
+
+    x: float
+    ridge: float
+    source: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
     """Curves of all sources over one axis.
 
@@ -60,8 +72,8 @@ class Sweep:
         Index of the best curve at each x, `PLAIN` where none is above 1.
     regions : tuple of Region
         The same as stretches; their ends lie where two neighbours tie, interpolated between grid points.
-    ridge_x : float or None
-        Where the verified positions of the widest source cross the ridge.
+    ridge : Crossing or None
+        Where verification stops being hidden, over batch and kappa.
     held : mapping of str to number
         What was held fixed.
     """
@@ -71,7 +83,7 @@ class Sweep:
     curves: tuple[Curve, ...]
     winner: IntArray
     regions: tuple[Region, ...]
-    ridge_x: float | None
+    ridge: Crossing | None
     held: dict[str, float]
 
 
@@ -102,6 +114,8 @@ def sweep(
     InputError
         For a source without acceptance, or one that cannot be moved along the axis.
     """
+    if not sources:
+        raise InputError(f"--kind {kind} needs sources: --draft with --alpha, --source or --points")
     x = np.asarray(xs, dtype=np.float64)
     if x.size < 2 or np.any(np.diff(x) <= 0):
         raise InputError(f"the {kind} axis needs at least two rising values")
@@ -113,7 +127,9 @@ def sweep(
     curves = tuple(over(source, setting, x, batch, context_len) for source, setting in sources)
     speeds = np.stack([c.speedup for c in curves])
     best = np.where(np.isnan(speeds), -np.inf, speeds)
-    winner = np.where(best.max(axis=0) > 1.0, best.argmax(axis=0), PLAIN)
+    # the first of equals, so that a rounding does not split a region
+    top = best.max(axis=0)
+    winner = np.where(top > 1.0 + 1e-12, np.argmax(best >= top * (1 - 1e-12), axis=0), PLAIN)
     held = {"batch": float(batch), "context": float(context_len)}
     held.pop(kind, None)
     return Sweep(
@@ -121,10 +137,47 @@ def sweep(
         x=x,
         curves=curves,
         winner=winner,
-        regions=_regions(x, speeds, winner),
-        ridge_x=_ridge_x(kind, sources, batch),
+        regions=_regions(x, speeds, winner, is_whole=kind == "kappa"),
+        ridge=_ridge(kind, sources, batch),
         held=held,
     )
+
+
+def axis_named(text: str) -> Kind:
+    """The axis of that name.
+
+    >>> axis_named("width")
+    Traceback (most recent call last):
+    specplan.errors.InputError: --kind 'width': one of plane, kappa, batch, coverage, context
+    """
+    for kind in get_args(Kind):
+        if text == kind:
+            return cast(Kind, kind)
+    raise InputError(f"--kind {text!r}: one of plane, {', '.join(get_args(Kind))}")
+
+
+def default_axis(kind: Kind, top: int | None = None) -> tuple[float, ...]:
+    """Values of an axis up to `top`: all draft lengths and small batches, doublings in steps beyond.
+
+    >>> default_axis("kappa", 4)
+    (1.0, 2.0, 3.0, 4.0)
+    >>> default_axis("batch")[-1], default_axis("context")[0]
+    (256.0, 256.0)
+    """
+    if top is not None and top < 2:
+        raise InputError(f"--max {top}: the {kind} axis must reach at least 2")
+    match kind:
+        case "kappa":
+            return tuple(float(k) for k in range(1, (top or 16) + 1))
+        case "batch":
+            high = top or 256
+            fine = np.unique(np.round(np.geomspace(1, high, 129)))
+            return tuple(float(b) for b in np.unique(np.concatenate([np.arange(1, min(high, 32) + 1), fine])))
+        case "context":
+            high = top or 131072
+            return tuple(float(n) for n in np.unique(np.round(np.geomspace(min(256, high / 2), high, 73))))
+        case "coverage":
+            return tuple(float(g) for g in np.linspace(0.0, 1.0, COVERAGE_POINTS))
 
 
 Over = Callable[[DraftSource, Setting, FloatArray, int, int], Curve]
@@ -144,10 +197,10 @@ def _curve(source: DraftSource, x: FloatArray, s: FloatArray, c: FloatArray, v: 
 
 
 def _over_kappa(source: DraftSource, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
-    if source.nodes is not None:
-        raise InputError(f"source {source.name!r} verifies a padded tree of {source.nodes} nodes at every draft length")
     ks = x.astype(np.int64)
     longest = len(source.hazard) if source.hazard is not None else ks.max()
+    if source.nodes is not None:
+        longest = min(longest, source.nodes - 1)  # the budget holds no longer path, and is verified at every length
     pairs = [priced(replace(source, kappa=int(k)), setting, batch=batch, context_len=context_len) for k in ks]
     c, v = (np.array(column) for column in zip(*pairs, strict=True))
     known = ks <= longest
@@ -172,7 +225,9 @@ def _over_load(kind: Kind) -> Over:
     return over
 
 
-def _regions(x: FloatArray, speeds: FloatArray, winner: IntArray) -> tuple[Region, ...]:
+def _regions(x: FloatArray, speeds: FloatArray, winner: IntArray, *, is_whole: bool) -> tuple[Region, ...]:
+    """Stretches of one winner; between two grid points the edge is where both tie, or midway on a whole-number axis."""
+
     def value(who: int, i: int) -> float:
         return 1.0 if who == PLAIN else float(np.nan_to_num(speeds[who, i], nan=-np.inf))
 
@@ -182,19 +237,20 @@ def _regions(x: FloatArray, speeds: FloatArray, winner: IntArray) -> tuple[Regio
         if old == new:
             continue
         before, after = value(old, i - 1) - value(new, i - 1), value(new, i) - value(old, i)
-        share = before / (before + after) if np.isfinite(before + after) and before + after > 0 else 0.5
+        tied = not is_whole and np.isfinite(before + after) and before + after > 0
+        share = before / (before + after) if tied else 0.5
         edges.append(float(x[i - 1] + share * (x[i] - x[i - 1])))
         owners.append(new)
     edges.append(float(x[-1]))
     return tuple(Region(low=edges[i], high=edges[i + 1], winner=w) for i, w in enumerate(owners))
 
 
-def _ridge_x(kind: Kind, sources: Sequence[tuple[DraftSource, Setting]], batch: int) -> float | None:
-    """Batch (or kappa) at which B(kappa+1) crosses the ridge; for the widest source of a sweep over batch."""
-    ridges = [setting.ridge for _, setting in sources if setting.ridge is not None]
-    if not ridges or kind not in ("kappa", "batch"):
+def _ridge(kind: Kind, sources: Sequence[tuple[DraftSource, Setting]], batch: int) -> Crossing | None:
+    known = [(i, source, setting.ridge) for i, (source, setting) in enumerate(sources) if setting.ridge is not None]
+    if not known or kind not in ("kappa", "batch"):
         return None
     if kind == "kappa":
-        return min(ridges) / batch - 1
-    widest = max(source.positions for source, _ in sources)
-    return float(ridge_batch(widest - 1, min(ridges)))
+        ridge = min(r for _, _, r in known)
+        return Crossing(x=ridge / batch - 1, ridge=ridge, source=None)
+    index, source, ridge = min(known, key=lambda entry: entry[2] / entry[1].positions)
+    return Crossing(x=float(ridge_batch(source.positions - 1, ridge)), ridge=ridge, source=index)

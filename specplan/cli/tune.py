@@ -1,0 +1,94 @@
+"""`specplan tune`."""
+
+import typer
+
+
+def tune(
+    target: str = typer.Argument(None, help="Target; without one, or a --source, a table over alpha and c is printed."),
+    draft: list[str] = typer.Option([], "--draft", "-d", help="Draft model (or eagle, mtp) of the target; repeatable."),
+    source: list[str] = typer.Option(
+        [], "--source", "-s", help="Any source, NAME:key=value,...: alpha, hit, cont, coverage, c, verify, overhead."
+    ),
+    alpha: list[str] = typer.Option(
+        [], "--alpha", "-a", help="Acceptances, such as .5,.7: of the table, or of --draft."
+    ),
+    c: list[str] = typer.Option([], "--c", help="Draft costs of the table, such as .02,.1."),
+    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML."),
+    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
+    batch: int = typer.Option(1, "--batch", "-b", help="Requests per step."),
+    context: str = typer.Option("0", "--context", help="Cached tokens each request reads per step (32k works)."),
+    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
+    layer: str = typer.Option("roofline", "--layer", help="How passes are timed: roofline, or modelled (an engine)."),
+    engine: str = typer.Option("vllm", "--engine", help="Engine of the modelled layer."),
+    ridge: float = typer.Option(None, "--ridge", help="Ridge in positions, where no target is named."),
+    kappa_max: int = typer.Option(64, "--max", help="Longest draft considered."),
+    compare: list[str] = typer.Option(["1,3,5,7"], "--compare", help="Fixed draft lengths to compare with the best."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Best kappa, and what a wrong one loses: over a table of alpha and c, or for named sources.
+
+    Exits with 1 if every named source has an acceptance and none pays at any draft length.
+    """
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from specplan import units
+    from specplan.cli.source_option import Place, scenes
+    from specplan.errors import InputError
+    from specplan.plan import tune as plan
+    from specplan.plan.source_text import read_numbers
+    from specplan.report import json_document, tune_report
+    from specplan.report.plane_report import print_notes
+
+    lengths = [int(k) for k in read_numbers(compare, "--compare", 1, 10**6)]
+    console = Console()
+    if not draft and not source:
+        if target is not None:
+            raise InputError(f"{target}: name a --draft or a --source to tune; a table needs no target")
+        alphas = read_numbers(alpha or [".5,.6,.7,.8,.9"], "--alpha", 0.0, 1.0)
+        costs = read_numbers(c or [".01,.02,.05,.1,.165"], "--c", 0.0)
+        kept = [k for k in lengths if k <= kappa_max]
+        table = plan.tune_table(alphas, costs, kappa_max=kappa_max, compared=kept)
+        document = tune_report.table_document(table)
+        if json:
+            typer.echo(json_document.render(document))
+            return
+        tune_report.print_table(table, console)
+        print_notes(document, console)
+        return
+    if c:
+        raise InputError("--c belongs to the table; write the cost of a source as --source NAME:c=...")
+    place = Place(
+        gpu=gpu,
+        tp=tp,
+        kv_cache_dtype=kv_cache_dtype,
+        layer=layer,
+        engine=engine,
+        batch=batch,
+        context_len=units.parse_count(context),
+        ridge=ridge,
+        kappa=1,
+    )
+    many = sum(text.count(",") + 1 for text in alpha) > 1 and not any("=" in text for text in alpha)
+    given = [] if many else alpha
+    (scene,) = scenes(place, [] if target is None else [target], drafts=draft, sources=source, alphas=given)
+    load = {"kappa_max": kappa_max, "batch": batch, "context_len": place.context_len}
+    free = [entry for entry in scene.placed if not entry[0].has_acceptance]
+    known = [entry for entry in scene.placed if entry[0].has_acceptance]
+    curves = [plan.tune_source(s, setting, **load) for s, setting in known]
+    alphas = read_numbers(alpha if many else [".5,.6,.7,.8,.9"], "--alpha", 0.0, 1.0)
+    tables = [[plan.tune_source(replace(s, alpha=a), setting, **load) for a in alphas] for s, setting in free]
+    document = tune_report.curves_document(curves, scene, **load)
+    if free:
+        tune_report.add_free(document, [s for s, _ in free], alphas, tables)
+    if json:
+        typer.echo(json_document.render(document))
+    else:
+        for curve in curves:
+            tune_report.print_curve(curve, console, compared=lengths)
+        if free:
+            tune_report.print_free([s for s, _ in free], alphas, tables, console, kappa_max=kappa_max)
+        print_notes(document, console)
+    if curves and not free and all(curve.best == 0 for curve in curves):
+        raise typer.Exit(1)

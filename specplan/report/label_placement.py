@@ -1,0 +1,194 @@
+"""Places labels on a picture so that none covers another, a marker, or more of a line than it must."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
+
+FloatArray = npt.NDArray[np.float64]
+
+DIRECTIONS: Final = ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
+BELOW: Final = ((0, -1), (-1, -1), (1, -1), (-2, -1), (2, -1), (-4, -1), (4, -1), (-7, -1), (7, -1))
+DISTANCES: Final = (7.0, 13.0, 21.0, 32.0, 46.0, 64.0, 88.0)
+"""Points (1/72 inch) between an anchor and the near edge of its label, tried from the nearest."""
+
+
+@dataclass(slots=True)
+class Placer:
+    """Keeps what is already on an axes, in pixels, and finds room for the next label.
+
+    Attributes
+    ----------
+    axes : Axes
+    boxes : list of Bbox
+        Labels and markers: never to be covered.
+    strokes : list of ndarray, shape (n, 2)
+        Points along lines: better not covered.
+    """
+
+    axes: Axes
+    boxes: list[Bbox] = field(default_factory=list)
+    strokes: list[FloatArray] = field(default_factory=list)
+
+    @property
+    def renderer(self) -> Any:
+        """What measures text."""
+        return self.axes.figure.canvas.get_renderer()  # type: ignore[attr-defined]
+
+    @property
+    def _pixels_per_point(self) -> float:
+        return float(self.axes.figure.dpi) / 72.0
+
+    def add_line(self, x: npt.ArrayLike, y: npt.ArrayLike) -> None:
+        """Take note of a drawn line (data coordinates; NaN breaks it)."""
+        xy = np.column_stack([np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)])
+        xy = xy[~np.isnan(xy).any(axis=1)]
+        if len(xy):
+            self.strokes.append(_dense(self.axes.transData.transform(xy)))
+
+    def add_marker(self, x: float, y: float, size: float = 8.0) -> None:
+        """Take note of a marker of `size` points."""
+        px, py = self.axes.transData.transform((x, y))
+        half = size * self._pixels_per_point / 2 + 1
+        self.boxes.append(Bbox.from_extents(px - half, py - half, px + half, py + half))
+
+    def add_box(self, corners: npt.ArrayLike) -> None:
+        """Keep a rectangle free, given by two corners in pixels."""
+        (x0, y0), (x1, y1) = np.asarray(corners)
+        self.boxes.append(Bbox.from_extents(x0, y0, x1, y1))
+
+    def add_text(self, x: float, y: float, text: str, **style: Any) -> bool:
+        """Write `text` at a data point if it covers nothing there; whether it did."""
+        drawn = self.axes.text(x, y, text, **style)
+        box = drawn.get_window_extent(self.renderer)
+        if self._cost(box, strokes=()) > 0:
+            drawn.remove()
+            return False
+        self.boxes.append(box)
+        return True
+
+    def label(
+        self, text: str, x: float, y: float, *, directions: Sequence[tuple[int, int]] = DIRECTIONS, **style: Any
+    ) -> Any:
+        """Write `text` near the data point (x, y), with a thin leader if it had to move away from it."""
+        drawn = self.axes.text(0, 0, text, va="center", ha="center", transform=None, zorder=9, **style)
+        size = drawn.get_window_extent(self.renderer)
+        anchor = self.axes.transData.transform((x, y))
+        best = min(self._around(anchor, size, directions), key=lambda found: found[0])
+        _, box, distance = best
+        drawn.set_position(((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2))
+        self._pin(drawn, box)
+        self.boxes.append(box)
+        if distance > DISTANCES[1] * 1.2 * self._pixels_per_point:
+            self._leader(anchor, box, style.get("color", "0.3"))
+        return drawn
+
+    def label_on_line(self, text: str, x: FloatArray, y: FloatArray, **style: Any) -> Any | None:
+        """Write `text` over a line, where most room is; None if no place on it is free."""
+        xy = np.column_stack([x, y])
+        xy = xy[~np.isnan(xy).any(axis=1)]
+        if len(xy) < 2:
+            return None
+        drawn = self.axes.text(0, 0, text, va="center", ha="center", transform=None, zorder=6, **style)
+        size = drawn.get_window_extent(self.renderer)
+        # the line itself does not count against its label
+        found = []
+        inside = self.axes.get_window_extent(self.renderer)
+        for px, py in _dense(self.axes.transData.transform(xy), 6.0):
+            box = _centred(px, py, size)
+            if not _within(box, inside):
+                continue
+            # prefer the middle of the picture's height, where contours are told apart best
+            off_centre = abs((py - inside.y0) / inside.height - 0.62)
+            found.append((self._cost(box, strokes=self.strokes, free=4.0) + 10 * off_centre, px, py, box))
+        if not found:
+            drawn.remove()
+            return None
+        cost, px, py, box = min(found, key=lambda f: f[0])
+        if cost >= 1e4:
+            drawn.remove()
+            return None
+        drawn.set_position((px, py))
+        self._pin(drawn, box)
+        self.boxes.append(box)
+        return drawn
+
+    def _pin(self, drawn: Any, box: Bbox) -> None:
+        """Move a text from pixels to axes coordinates, so that it stays when the resolution changes."""
+        centre = self.axes.transAxes.inverted().transform(((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2))
+        drawn.set_transform(self.axes.transAxes)
+        drawn.set_position(tuple(centre))
+
+    def _leader(self, anchor: FloatArray, box: Bbox, colour: Any) -> None:
+        end = np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1))
+        xy = self.axes.transAxes.inverted().transform(np.array([anchor, end]))
+        self.axes.plot(xy[:, 0], xy[:, 1], transform=self.axes.transAxes, color=colour, lw=0.6, zorder=5, clip_on=False)
+
+    def _around(
+        self, anchor: FloatArray, size: Bbox, directions: Sequence[tuple[int, int]]
+    ) -> Iterable[tuple[float, Bbox, float]]:
+        inside = self.axes.get_window_extent(self.renderer)
+        for rank, distance in enumerate(DISTANCES):
+            gap = distance * self._pixels_per_point
+            for order, (dx, dy) in enumerate(directions):
+                reach = gap / np.hypot(np.sign(dx), dy)
+                px = anchor[0] + dx * reach + np.sign(dx) * size.width / 2
+                py = anchor[1] + dy * (reach + size.height / 2)
+                box = _centred(px, py, size)
+                cost = self._cost(box, strokes=self.strokes) + 14 * rank + 0.6 * order + 3 * max(0, abs(dx) - 1)
+                cost += self._crossings(anchor, box)
+                if not _within(box, inside):
+                    cost += 2e5
+                yield cost, box, float(np.hypot(*(anchor - np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1)))))
+
+    def _crossings(self, anchor: FloatArray, box: Bbox) -> float:
+        """Cost of the way from `anchor` to `box`: 10000 for every label, 30 for every line that lies between."""
+        end = np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1))
+        path = np.linspace(anchor, end, 24)
+        start = np.hypot(*(path - anchor).T) > 6 * self._pixels_per_point  # what the anchor itself lies on is no matter
+        path = path[start]
+        if not len(path):
+            return 0.0
+        crossed = (
+            ((path > (other.x0, other.y0)) & (path < (other.x1, other.y1))).all(axis=1).any() for other in self.boxes
+        )
+        near = (np.abs(xy[:, None, :] - path[None, :, :]).max(axis=2).min() < 3.0 for xy in self.strokes)
+        return 1e4 * sum(map(bool, crossed)) + 30.0 * sum(map(bool, near))
+
+    def _cost(self, box: Bbox, strokes: Iterable[FloatArray], free: float = 0.0) -> float:
+        """10000 for covering a label or marker, 1 for each stretch of line."""
+        pad = 2 * self._pixels_per_point
+        grown = Bbox.from_extents(box.x0 - pad, box.y0 - pad, box.x1 + pad, box.y1 + pad)
+        cost = sum(1e4 for other in self.boxes if grown.overlaps(other))
+        for xy in strokes:
+            hit = ((xy[:, 0] > grown.x0) & (xy[:, 0] < grown.x1) & (xy[:, 1] > grown.y0) & (xy[:, 1] < grown.y1)).sum()
+            cost += max(0.0, float(hit) - free)
+        return cost
+
+
+def _centred(px: float, py: float, size: Bbox) -> Bbox:
+    return Bbox.from_extents(px - size.width / 2, py - size.height / 2, px + size.width / 2, py + size.height / 2)
+
+
+def _within(box: Bbox, outer: Bbox) -> bool:
+    return bool(box.x0 >= outer.x0 and box.x1 <= outer.x1 and box.y0 >= outer.y0 and box.y1 <= outer.y1)
+
+
+def _dense(xy: FloatArray, step: float = 4.0) -> FloatArray:
+    """Points along a polyline, about `step` pixels apart."""
+    lengths = np.hypot(*np.diff(xy, axis=0).T)
+    along = np.concatenate([[0.0], np.cumsum(lengths)])
+    if along[-1] == 0:
+        return xy[:1]
+    at = np.linspace(0.0, along[-1], max(2, int(along[-1] / step)))
+    return np.column_stack([np.interp(at, along, xy[:, 0]), np.interp(at, along, xy[:, 1])])
+
+
+def overlapping(texts: Sequence[Any], renderer: Any) -> list[tuple[str, str]]:
+    """Pairs of texts whose boxes overlap: what a picture must not have."""
+    boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in texts if t.get_visible() and t.get_text().strip()]
+    return [(a, b) for i, (a, first) in enumerate(boxes) for b, second in boxes[i + 1 :] if first.overlaps(second)]

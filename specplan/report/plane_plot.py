@@ -1,0 +1,364 @@
+"""The (alpha, c) plane as a picture: bands of equal speedup, sources as lines and points, ties at c = 0."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.patheffects import withStroke
+
+from specplan.plan.plane import Line, Plane, Point
+from specplan.plan.source import DraftSource
+from specplan.report.key import Row, draw_key, key_height
+from specplan.report.label_placement import BELOW, Placer
+from specplan.report.picture import INK, LOSE, MUTED, WIN, Look, look, new_figure, style
+from specplan.report.source_words import acceptance_text, cost_text, name_text
+
+HALO: Final = [withStroke(linewidth=2.6, foreground="white")]
+PER_ROW: Final = 3
+WIDTHS: Final = {1: 9.0, 2: 12.5, 3: 15.5}
+"""Inches, by the number of planes side by side."""
+
+HEAD, UNDER, LEFT, RIGHT, GAP = 0.66, 0.56, 0.80, 0.28, 0.62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    """An axes being drawn: its plane, what is on it, and the height of the strip below c = 0 in inches."""
+
+    axes: Axes
+    plane: Plane
+    placer: Placer
+    names: list[str]
+    is_narrow: bool
+
+    def look(self, source: DraftSource) -> Look:
+        """How a source is drawn: the same in every panel."""
+        return look(self.names.index(source.label))
+
+
+def draw_planes(planes: Sequence[Plane], *, title: str = "", width: float | None = None) -> Figure:
+    """One picture; several planes (different verify factors) stand side by side with one key.
+
+    Parameters
+    ----------
+    planes : sequence of Plane
+        At least one.
+    title : str
+        Heading; says what is drawn if empty.
+    width : float, optional
+        Inches; by the number of planes if None.
+    """
+    names = _names(planes)
+    columns = min(len(planes), PER_ROW)
+    lines = -(-len(planes) // PER_ROW)
+    width = WIDTHS[columns] if width is None else width
+    each = (width - LEFT - RIGHT - GAP * (columns - 1)) / columns
+    body = each * (0.60 if columns == 1 else 0.82)
+    rows, notes = _rows(planes, names), _notes(planes)
+    key = key_height(rows, notes)
+    panel_height = HEAD + body + UNDER
+    height = panel_height * lines - (HEAD - 0.45) * (lines - 1) + key
+    with style():
+        figure = new_figure(width, height)
+        for i, plane in enumerate(planes):
+            line, column = divmod(i, PER_ROW)
+            bottom = height - HEAD - body - line * (panel_height - HEAD + 0.45)
+            corner = ((LEFT + column * (each + GAP)) / width, bottom / height)
+            axes = figure.add_axes((*corner, each / width, body / height))
+            panel = _Panel(axes=axes, plane=plane, placer=Placer(axes), names=names, is_narrow=columns > 1)
+            _draw(panel, body, is_leftmost=column == 0)
+            conditions = _conditions(plane, is_narrow=columns > 1)
+            figure.text(corner[0], (bottom + body + 0.13) / height, conditions, fontsize=9, color=MUTED)
+        heading = title or f"Equal-speedup contours at κ = {planes[0].kappa} drafted tokens per step"
+        figure.text(LEFT / width, 1 - 0.24 / height, heading, fontsize=12.5, fontweight="bold", va="center")
+        draw_key(figure, _COLUMNS, rows, notes, LEFT)
+    return figure
+
+
+def _names(planes: Sequence[Plane]) -> list[str]:
+    found: list[str] = []
+    for plane in planes:
+        for source in (*(x.source for x in plane.lines), *(x.source for x in plane.points)):
+            if source.label not in found:
+                found.append(source.label)
+    return found
+
+
+def _conditions(plane: Plane, *, is_narrow: bool) -> str:
+    """What the contours were drawn for, in one line."""
+    parts = [plane.title] if plane.title else []
+    if plane.ridge is not None:
+        parts.append(f"batch {plane.batch}")
+    if plane.context_len:
+        parts.append(f"context {plane.context_len:,}")
+    parts.append(f"v = {plane.verify:.3g}" if is_narrow else f"verify pass / plain pass v = {plane.verify:.3g}")
+    if plane.ridge_batch is not None:
+        where = f"batch {plane.ridge_batch:.0f}"
+        parts.append(f"ridge at {where}" if is_narrow else f"verification crosses the ridge at {where}")
+    return ", ".join(parts)
+
+
+def _draw(panel: _Panel, body: float, *, is_leftmost: bool) -> None:
+    axes, plane, placer = panel.axes, panel.plane, panel.placer
+    top = float(plane.c[-1])
+    labelled = sum(p.source.c == 0 or not np.isnan(p.alpha_dagger) for p in plane.points)
+    strip = 0.14 if not labelled else 0.62 if labelled <= 4 else 0.84
+    _set_axes(panel, top, strip / body, is_leftmost=is_leftmost)
+    _bands(axes, plane, top)
+    axes.axhline(0.0, color=INK, lw=1.0, zorder=3)
+    placer.add_line([0, 1], [0, 0])
+    for line in plane.lines:
+        _line(panel, line)
+    for contour in plane.contours:
+        axes.plot(contour.alpha, contour.c, color=INK, lw=1.9 if contour.speedup == 1.0 else 0.8, zorder=4)
+        placer.add_line(contour.alpha, contour.c)
+    for point in plane.points:
+        _curve(panel, point)
+    for point in plane.points:
+        _marks(panel, point)
+    for point in plane.points:
+        _dagger_label(panel, point)
+    for point in plane.points:
+        _point_label(panel, point)
+    for line in plane.lines:
+        _line_label(panel, line)
+    for contour in plane.contours:
+        is_one = contour.speedup == 1.0
+        placer.label_on_line(
+            "1× break-even" if is_one else f"{contour.speedup:g}×",
+            contour.alpha,
+            contour.c,
+            fontsize=8.5,
+            fontweight="bold" if is_one else "normal",
+            path_effects=HALO,
+        )
+    _region_names(panel)
+
+
+def _set_axes(panel: _Panel, top: float, strip: float, *, is_leftmost: bool) -> None:
+    axes, plane = panel.axes, panel.plane
+    axes.set_xlim(0.0, 1.0)
+    if plane.scale == "log":
+        axes.set_yscale("symlog", linthresh=float(plane.c[1]), linscale=0.35)
+        ticks = [0.0, *_decades(float(plane.c[1]), top)]
+    else:
+        ticks = [t for t in axes.yaxis.get_major_locator().tick_values(0.0, top) if 0.0 <= t <= top]
+    y0, y1 = (axes.transScale.transform((0.0, y))[1] for y in (0.0, top))
+    low = axes.transScale.inverted().transform((0.0, y0 - strip / (1 - strip) * (y1 - y0)))[1]
+    axes.set_ylim(low, top)
+    axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
+    axes.spines["left"].set_bounds(0.0, top)
+    axes.set_xticks(np.linspace(0, 1, 6 if panel.is_narrow else 11))
+    meaning = (
+        "acceptance per drafted token" if panel.is_narrow else "acceptance of a drafted token, those before accepted"
+    )
+    axes.set_xlabel(f"α, {meaning} (probability)")
+    if is_leftmost:
+        axes.set_ylabel("c, cost of one draft step (target steps)")
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten between the ends; only the powers where that would be many."""
+    every = [m * 10.0**e for e in range(-6, 3) for m in (1, 2, 5) if low <= m * 10.0**e <= high * 1.0001]
+    return every if len(every) <= 9 else [t for t in every if f"{t:e}"[0] == "1"]
+
+
+def _bands(axes: Axes, plane: Plane, top: float) -> None:
+    """Shade between contours: the area under each contour is at least its speedup."""
+    axes.axhspan(0.0, top, facecolor=LOSE, hatch="///", edgecolor="#d8d1c6", lw=0, zorder=0)
+    winning = [c for c in plane.contours if c.speedup >= 1.0]
+    for i, contour in enumerate(winning):
+        c = np.minimum(np.nan_to_num(contour.c, nan=0.0), top)
+        shade = WIN[round(i * (len(WIN) - 1) / max(len(winning) - 1, 1))]
+        axes.fill_between(contour.alpha, 0.0, c, where=(c > 0).tolist(), color=shade, lw=0, zorder=1)
+
+
+def _line(panel: _Panel, line: Line) -> None:
+    c, lk = line.source.c, panel.look(line.source)
+    panel.axes.plot([0, 1], [c, c], color=lk.colour, lw=1.7, ls=lk.dash, zorder=5)
+    panel.placer.add_line([0, 1], [c, c])
+    for s, alpha in line.reaches:
+        if s == 1.0 and not np.isnan(alpha):
+            panel.axes.plot([alpha], [c], marker="|", ms=14, mew=2.4, color=lk.colour, zorder=7)
+            panel.placer.add_marker(alpha, c, 12)
+        elif not np.isnan(alpha):
+            panel.axes.plot([alpha], [c], marker="o", ms=3.4, color=lk.colour, zorder=7)
+
+
+def _line_label(panel: _Panel, line: Line) -> None:
+    never = np.isnan(line.break_even)
+    panel.placer.label(
+        f"{line.source.label}: " + ("never pays" if never else f"pays above α = {line.break_even:.3f}"),
+        0.5 if never else min(max(line.break_even, 0.05), 0.6),
+        line.source.c,
+        directions=((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1)),
+        fontsize=9,
+        color=panel.look(line.source).colour,
+        fontweight="bold",
+        path_effects=HALO,
+    )
+
+
+def _curve(panel: _Panel, point: Point) -> None:
+    lk, c = panel.look(point.source), point.source.c
+    if c > 0:
+        panel.axes.plot([0, 1], [c, c], color=lk.colour, lw=0.7, ls=(0, (1, 3)), zorder=3)
+    if point.curve is not None and c > 0:
+        panel.axes.plot(point.curve.alpha, point.curve.c, color=lk.colour, lw=2.0, ls=lk.dash, zorder=6)
+        panel.placer.add_line(point.curve.alpha, point.curve.c)
+
+
+def _marks(panel: _Panel, point: Point) -> None:
+    axes, placer, s, lk = panel.axes, panel.placer, point.source, panel.look(point.source)
+    if s.alpha is not None and s.alpha_low is not None and s.alpha_high is not None:
+        reach = [[s.alpha - s.alpha_low], [s.alpha_high - s.alpha]]
+        axes.errorbar(
+            [s.alpha], [s.c], xerr=reach, color=lk.colour, lw=1.6, capsize=4, capthick=1.6, zorder=7, clip_on=False
+        )
+        placer.add_line([s.alpha_low, s.alpha_high], [s.c, s.c])
+    if s.alpha is not None and not point.is_exact:
+        _hollow(panel, s.alpha, s.c, lk)
+        if not np.isnan(point.alpha) and abs(point.alpha - s.alpha) > 0.03:
+            _arrow(panel, s.alpha, point.alpha, s.c, lk)
+    if not np.isnan(point.alpha):
+        axes.plot(
+            [point.alpha],
+            [s.c],
+            marker=lk.marker,
+            ms=8.5,
+            color=lk.colour,
+            mec="white",
+            mew=0.8,
+            zorder=9,
+            clip_on=False,
+        )
+        placer.add_marker(point.alpha, s.c, 9)
+    if s.c > 0 and not np.isnan(point.alpha_dagger):
+        _hollow(panel, point.alpha_dagger, 0.0, lk)
+
+
+def _hollow(panel: _Panel, x: float, y: float, lk: Look) -> None:
+    panel.axes.plot([x], [y], marker=lk.marker, ms=7.5, mfc="white", mec=lk.colour, mew=1.6, zorder=8, clip_on=False)
+    panel.placer.add_marker(x, y, 9)
+
+
+def _arrow(panel: _Panel, start: float, end: float, y: float, lk: Look) -> None:
+    """From what a source accepts to where it stands: bent upwards, clear of its interval."""
+    bend = 0.22 if end < start else -0.22
+    arrow = FancyArrowPatch(
+        (start, y),
+        (end, y),
+        connectionstyle=f"arc3,rad={bend}",
+        arrowstyle="-|>",
+        mutation_scale=11,
+        color=lk.colour,
+        lw=1.3,
+        shrinkA=6,
+        shrinkB=6,
+        zorder=7,
+    )
+    panel.axes.add_patch(arrow)
+
+
+def _dagger_label(panel: _Panel, point: Point) -> None:
+    if point.source.c > 0 and not np.isnan(point.alpha_dagger):
+        panel.placer.label(
+            f"α† = {point.alpha_dagger:.3f}",
+            point.alpha_dagger,
+            0.0,
+            directions=BELOW,
+            fontsize=8.5,
+            color=panel.look(point.source).colour,
+            fontweight="bold",
+        )
+
+
+def _point_label(panel: _Panel, point: Point) -> None:
+    where = point.alpha if not np.isnan(point.alpha) else point.source.alpha
+    if where is None:
+        return
+    aside = ((1, -1), (1, 1), (-1, 1), (1, 0), (-1, -1), (0, 1), (0, -1), (-1, 0))
+    panel.placer.label(
+        f"{point.source.label} {point.speedup:.2f}×",
+        where,
+        point.source.c,
+        directions=BELOW if point.source.c == 0 else aside,
+        fontsize=9,
+        color=panel.look(point.source).colour,
+        fontweight="bold",
+        path_effects=HALO,
+    )
+
+
+def _region_names(panel: _Panel) -> None:
+    """Say in words which side wins, where there is room, and what the strip below is."""
+    look_of = {"va": "center", "fontsize": 9.5, "color": MUTED, "style": "italic", "path_effects": HALO, "zorder": 6}
+    to_axes = panel.axes.transLimits.transform
+    bottom = to_axes(panel.axes.transScale.transform((0.0, 0.0)))[1]
+    from_axes = panel.axes.transAxes
+    for text, x, ha in (("slower than\nplain decoding", 0.02, "left"), ("faster than\nplain decoding", 0.98, "right")):
+        for share in (0.93, 0.84, 0.74, 0.62, 0.5, 0.38):
+            y = bottom + share * (1 - bottom)
+            if panel.placer.add_text(x, y, text, ha=ha, transform=from_axes, **look_of):
+                break
+    if bottom > 0.06:
+        panel.placer.add_text(
+            0.005, bottom / 2, "c = 0:\nfree drafts", ha="left", transform=from_axes, **(look_of | {"fontsize": 8.5})
+        )
+
+
+_COLUMNS: Final = (("source", 0.45), ("c", 3.40), ("α", 4.62), ("speedup", 6.42), ("α†", 7.22))
+
+
+def _rows(planes: Sequence[Plane], names: list[str]) -> list[Row]:
+    """A row for each source of each plane; the plane is named where several are drawn."""
+    rows: list[Row] = []
+    for plane in planes:
+        for texts, source in (
+            *((_line_texts(line), line.source) for line in plane.lines),
+            *((_point_texts(plane, point), point.source) for point in plane.points),
+        ):
+            on = f" [{plane.title}]" if len(planes) > 1 and not source.target else ""
+            rows.append(Row(look=look(names.index(source.label)), texts=(texts[0] + on, *texts[1:])))
+    return rows
+
+
+def _line_texts(line: Line) -> tuple[str, ...]:
+    reached = [f"{s:g}× at {a:.3f}" for s, a in line.reaches if s > 1 and not np.isnan(a)]
+    even = "free, never pays" if np.isnan(line.break_even) else f"free, pays above {line.break_even:.3f}"
+    return (
+        name_text(line.source, kappa=line.source.kappa),
+        cost_text(line.source),
+        even,
+        (reached[1:2] or [""])[0],
+        "",
+    )
+
+
+def _point_texts(plane: Plane, point: Point) -> tuple[str, ...]:
+    s = point.source
+    tie = "loses" if np.isnan(point.alpha_dagger) else f"{point.alpha_dagger:.3f}"
+    name = name_text(s, kappa=plane.kappa, verify=plane.verify)
+    return (name, cost_text(s), acceptance_text(s), f"{point.speedup:.2f}×", tie)
+
+
+def _notes(planes: Sequence[Plane]) -> list[str]:
+    points = [point for plane in planes for point in plane.points]
+    found = []
+    if any(p.source.c > 0 and not np.isnan(p.alpha_dagger) for p in points):
+        found.append(
+            "Thick curve: worth as much as that source. It meets c = 0 at α†, where a free draft ties with it."
+        )
+    if len(planes) > 1:
+        found.append("v: cost of a verify pass in plain passes. Ridge: where verified positions become compute-bound.")
+    if any(not p.is_exact and not np.isnan(p.alpha) for p in points):
+        found.append(
+            f"Solid marker: worth as much as a source there that drafts {planes[0].kappa} tokens in every step; "
+            "open marker: its own acceptance."
+        )
+    return found
