@@ -7,6 +7,7 @@ add them up: `resident_params`, `streamed_params` (matmul weights that a pass of
 Source: chapter, "Draft sources", the paragraph on N_stream; sharding rules from the vLLM 0.32 fact sheet, section 8.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from specplan.errors import InputError
 from specplan.values.formats import NumberFormat
 from specplan.values.model import (
     Access,
@@ -58,9 +60,7 @@ def _attention_weights(a: Attention, hidden: int) -> Iterator[Weight]:
     read = a.input_size or hidden
     yield Weight(component="attention", name="q_proj", size=q_out * (2 if a.output_gate else 1) * read)
     if not a.shares_kv:
-        yield Weight(
-            component="attention", name="k_proj", size=k_out * read, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
-        )
+        yield Weight(component="attention", name="k_proj", size=k_out * read, shard=Shard.KV_HEADS, kv_heads=a.kv_heads)
         if has_v:
             yield Weight(
                 component="attention", name="v_proj", size=v_out * read, shard=Shard.KV_HEADS, kv_heads=a.kv_heads
@@ -240,59 +240,123 @@ def elementwise_params(model: Model) -> int:
     return _params_with(model, Access.ELEMENTWISE)
 
 
-def experts_touched(n_experts: npt.ArrayLike, per_token: npt.ArrayLike, tokens: npt.ArrayLike) -> FloatArray:
-    r"""Distinct experts N(t) that a pass of `t` tokens is expected to read under uniform routing.
+def expert_shares(n_experts: int, per_token: int, skew: float = 0.0) -> FloatArray:
+    r"""Probability :math:`\pi_i` that a token uses expert i, when expert i is as popular as :math:`i^{-s}`.
 
-    .. math:: N(t) = E \left(1 - (1 - K/E)^t\right)
+    .. math:: \pi_i = \min(1, c\, i^{-s}), \qquad \sum_i \pi_i = K
+
+    Parameters
+    ----------
+    n_experts, per_token : int
+        E experts, K of them per token.
+    skew : float
+        s >= 0; 0 is uniform routing (every share K/E).
+
+    Returns
+    -------
+    ndarray
+        E shares, descending, that add up to K.
+
+    Raises
+    ------
+    InputError
+        For a skew that is negative or not finite, or K outside 1 to E.
+
+    Notes
+    -----
+    Assumes that a token's experts are as good as independent; popularities by rank follow a power law, as traces of
+    routed models roughly do.
+
+    Examples
+    --------
+    >>> expert_shares(4, 2, 1.0).round(4).tolist()
+    [0.96, 0.48, 0.32, 0.24]
+    """
+    if not (math.isfinite(skew) and skew >= 0):
+        raise InputError(f"skew must be a number of at least 0, got {skew}")
+    if not 1 <= per_token <= n_experts:
+        raise InputError(f"experts per token must be from 1 to {n_experts}, got {per_token}")
+    popularity = np.arange(1, n_experts + 1, dtype=np.float64) ** -skew
+    # Raise the most popular to 1 until no other share exceeds it: shares are those of a capped power law.
+    for full in range(per_token + 1):
+        rest = popularity[full:]
+        if full == per_token or (per_token - full) * rest[0] <= rest.sum():
+            break
+    shares = np.ones(n_experts)
+    shares[full:] = (per_token - full) * rest / rest.sum() if full < n_experts else rest
+    return shares
+
+
+def experts_touched(
+    n_experts: npt.ArrayLike, per_token: npt.ArrayLike, tokens: npt.ArrayLike, skew: float = 0.0
+) -> FloatArray:
+    r"""Distinct experts N(t) that a pass of `t` tokens is expected to read.
+
+    .. math:: N(t) = E \left(1 - (1 - K/E)^t\right), \qquad N_s(t) = \sum_i \left(1 - (1 - \pi_i)^t\right)
 
     Parameters
     ----------
     n_experts, per_token, tokens : array_like
-        E experts, K of them per token, t tokens in the pass; broadcast together.
+        E experts, K of them per token, t tokens in the pass; broadcast together. With a `skew`, E and K are scalars.
+    skew : float
+        Exponent of the experts' popularity (`expert_shares`); 0 is uniform routing.
 
     Returns
     -------
     ndarray
         Between K (one token) and E.
 
+    Raises
+    ------
+    InputError
+        For a skew that is negative or not finite.
+
     Notes
     -----
-    Source: MoESD (arXiv 2505.19645). Assumes independent uniform routing; real routers are skewed and touch fewer.
+    Source: MoESD (arXiv 2505.19645) for uniform routing. Real routers are skewed and touch fewer.
 
     Examples
     --------
     >>> float(experts_touched(8, 2, 1)), round(float(experts_touched(8, 2, 4)), 4)
     (2.0, 5.4688)
+    >>> round(float(experts_touched(8, 2, 4, skew=1.0)), 4)
+    4.8097
     """
+    if skew:
+        shares = expert_shares(int(np.asarray(n_experts)), int(np.asarray(per_token)), skew)
+        t = np.asarray(tokens, dtype=np.float64)[..., None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            touched = -np.expm1(t * np.log1p(-shares))
+        return np.where(t[..., 0] == 0, 0.0, np.where(t == 0, 0.0, touched).sum(axis=-1))
     e, k, t = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (n_experts, per_token, tokens)))
     # expm1/log1p keep the digits of a small K/E; K = E gives log1p(-1) = -inf, and every expert is read.
     with np.errstate(divide="ignore", invalid="ignore"):
         touched = -e * np.expm1(t * np.log1p(-k / e))
-    return np.where(t == 0, 0.0, touched)
+    return np.where(t == 0, 0.0, np.where(t == 1, k, touched))  # one token reads K exactly
 
 
-def streamed_params(model: Model, tokens: float = 1.0) -> float:
+def streamed_params(model: Model, tokens: float = 1.0, skew: float = 0.0) -> float:
     """N_stream: matmul parameters that one pass of `tokens` tokens reads, the head included, the embedding not.
 
-    Of routed experts the expected number of distinct ones is counted (`experts_touched`); at one token that is the
-    experts per token. Whole numbers come out exactly.
+    Of routed experts the expected number of distinct ones is counted (`experts_touched`, with its `skew`); at one token
+    that is the experts per token. Whole numbers come out exactly.
 
     Source: chapter, "every matmul weight plus the output head, but not the input embedding table, which is gathered".
     """
     total = 0.0
     for w, times in weights(model):
         if w.access is Access.MATMUL:
-            total += w.size * times * _copies_read(w, tokens)
+            total += w.size * times * _copies_read(w, tokens, skew)
     return total
 
 
-def _copies_read(w: Weight, tokens: float) -> float:
+def _copies_read(w: Weight, tokens: float, skew: float) -> float:
     if w.routed is None:
         return w.copies
     n_experts, per_token = w.routed
     if tokens == 1:
-        return per_token
-    return float(experts_touched(n_experts, per_token, tokens)) * w.copies / n_experts
+        return per_token * w.copies / n_experts
+    return float(experts_touched(n_experts, per_token, tokens, skew)) * w.copies / n_experts
 
 
 def format_of(weight: Weight, model: Model) -> NumberFormat:
@@ -319,8 +383,8 @@ def _rank_fraction(weight: Weight, tp: int) -> float:
             return 1.0
 
 
-def streamed_bytes(model: Model, tokens: float = 1.0, tp: int = 1) -> float:
-    """Bytes that one tensor-parallel rank streams in a pass of `tokens` tokens.
+def streamed_bytes(model: Model, tokens: float = 1.0, tp: int = 1, skew: float = 0.0) -> float:
+    """Bytes that one tensor-parallel rank streams in a pass of `tokens` tokens, experts routed with `skew`.
 
     Replicated weights (router, latent down-projections, key-value heads beyond their number) count whole on each rank.
     Padding of the vocabulary is not counted.
@@ -328,7 +392,7 @@ def streamed_bytes(model: Model, tokens: float = 1.0, tp: int = 1) -> float:
     total = 0.0
     for w, times in weights(model):
         if w.access is Access.MATMUL:
-            total += w.size * times * _copies_read(w, tokens) * format_of(w, model).bytes * _rank_fraction(w, tp)
+            total += w.size * times * _copies_read(w, tokens, skew) * format_of(w, model).bytes * _rank_fraction(w, tp)
     return total
 
 

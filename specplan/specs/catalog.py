@@ -1,16 +1,18 @@
 """Finds models: by spec name or alias, in a YAML file, a Hugging Face ``config.json``, or a folder that holds one."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from specplan.errors import InputError, NotFoundError
+from specplan.errors import InputError, NotFoundError, UnsupportedError
 from specplan.specs.model_yaml import ModelFile, load_model_yaml
 from specplan.values.model import Model
 
+_HUB_ID: Final = re.compile(r"[\w.\-]{1,96}/[\w.\-]{1,96}")
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 
@@ -65,6 +67,16 @@ def _named(name: str) -> Model | None:
     return None
 
 
+REFUSED: Final[dict[str, str]] = {
+    "kimi-k3": "its config is published without the sizes of its delta attention and of its experts' inner projection",
+    "minimax-m3": "which of its layers attend through an indexer is not in the published extract of its config; "
+    "import the full config.json",
+    "nemotron-3-ultra": "the width of its experts' latent is not in the published extract of its config; "
+    "import the full config.json",
+}
+"""Models that are asked for by name and cannot be counted from what is public."""
+
+
 def _known_names() -> Iterator[str]:
     for entry in list_models():
         yield entry.name
@@ -89,7 +101,8 @@ def load_model(name_or_path: str | Path) -> Model:
     ----------
     name_or_path : str or Path
         In this order: a shipped spec's name or alias (in any case); a folder with a ``config.json``; a ``.yaml`` model
-        spec; a Hugging Face ``config.json``. Write ``./name`` for a file or folder named like a shipped spec.
+        spec; a Hugging Face ``config.json``; a ``.gguf`` file; an ``owner/name`` of the Hugging Face Hub, if
+        ``huggingface_hub`` is installed. Write ``./name`` for a file or folder named like a shipped spec.
 
     Raises
     ------
@@ -112,12 +125,16 @@ def load_model(name_or_path: str | Path) -> Model:
         found = _named(text)
         if found is not None:
             return found
+        for name, reason in REFUSED.items():
+            if text.strip().lower().rpartition("/")[2] == name:
+                raise UnsupportedError(f"{text}: cannot be counted: {reason}")
     return load_model_path(Path(text))
 
 
 def load_model_path(path: Path) -> Model:
     """Model in a file or folder (see `load_model`)."""
-    from specplan.specs.huggingface.config import load_config  # noqa: PLC0415 - start-up: specs by name do without
+    # Imported here so that specs by name start without the table of architectures.
+    from specplan.specs.huggingface.config import load_config
 
     try:
         is_folder, exists = path.is_dir(), path.exists()
@@ -132,10 +149,20 @@ def load_model_path(path: Path) -> Model:
     if not exists:
         if path.suffix.lower() in (".yaml", ".yml", ".json", ".gguf", ".safetensors"):
             raise NotFoundError(f"{path}: no such file")
+        if _HUB_ID.fullmatch(str(path)):
+            from specplan.specs.huggingface.hub import download_config
+
+            return load_config(download_config(str(path), _not_found(str(path))))
         raise _not_found(str(path))
     match path.suffix.lower():
         case ".yaml" | ".yml":
             return _read(path.resolve()).model if path.is_file() else load_model_yaml(path).model
         case ".json":
             return load_config(path)
-    raise InputError(f"{path}: not a model; expected a YAML spec (.yaml), a config.json, or a folder that holds one")
+        case ".gguf":
+            from specplan.specs.gguf_model import import_gguf
+
+            return import_gguf(path).model
+    raise InputError(
+        f"{path}: not a model; expected a YAML spec (.yaml), a config.json, a .gguf file, or a folder with config.json"
+    )

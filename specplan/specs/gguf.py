@@ -168,7 +168,9 @@ def parse_gguf(data: Any, where: str) -> GgufHeader:
         raise UnsupportedError(f"{where}: GGUF version {version} cannot be read (2 and 3 can)")
     n_tensors, n_keys = reader.number("<Q"), reader.number("<Q")
     if n_tensors > MAX_TENSORS or n_keys > MAX_KEYS:
-        raise InputError(f"{where}: claims {n_tensors} tensors and {n_keys} keys, more than {MAX_TENSORS} and {MAX_KEYS}")
+        raise InputError(
+            f"{where}: claims {n_tensors} tensors and {n_keys} keys, more than {MAX_TENSORS} and {MAX_KEYS}"
+        )
     metadata = _metadata(reader, n_keys)
     tensors: dict[str, StoredTensor] = {}
     spans = []
@@ -232,4 +234,6 @@ def _check_spans(spans: list[tuple[int, StoredTensor]], data_at: int, end: int, 
             raise InputError(f"{where}: tensor {tensor.name[:80]!r} overlaps the one before it")
         at = offset + tensor.n_bytes
     if at > max(end - data_at, 0):
-        raise InputError(f"{where}: truncated: the header describes {at} bytes of weights, {max(end - data_at, 0)} follow")
+        raise InputError(
+            f"{where}: truncated: the header describes {at} bytes of weights, {max(end - data_at, 0)} follow"
+        )

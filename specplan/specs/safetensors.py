@@ -79,7 +79,9 @@ class StoredTensor:
 
 def _whole(value: Any, what: str, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TENSOR_BYTES:
-        raise InputError(f"{where}: {what} must be a whole number from 0 to {MAX_TENSOR_BYTES}, got {str(value)[:40]!r}")
+        raise InputError(
+            f"{where}: {what} must be a whole number from 0 to {MAX_TENSOR_BYTES}, got {str(value)[:40]!r}"
+        )
     return value
 
 
@@ -179,7 +181,9 @@ def _shard_names(index: Mapping[str, Any], where: str) -> dict[str, list[str]]:
     shards: dict[str, list[str]] = {}
     for tensor, file in weights.items():
         if not isinstance(file, str) or not file or "/" in file or "\\" in file or file.startswith("."):
-            raise InputError(f"{where}: tensor {tensor[:80]!r} is mapped to {str(file)[:60]!r}, not a file beside the index")
+            raise InputError(
+                f"{where}: tensor {tensor[:80]!r} is mapped to {str(file)[:60]!r}, not a file beside the index"
+            )
         shards.setdefault(file, []).append(tensor)
     if len(shards) > MAX_SHARDS:
         raise InputError(f"{where}: names {len(shards)} files, more than {MAX_SHARDS}")
@@ -196,7 +200,9 @@ def read_checkpoint(folder: Path) -> tuple[StoredTensor, ...]:
     """
     index_path = folder / "model.safetensors.index.json"
     if index_path.is_file():
-        shards = _shard_names(parse_json(read_text(index_path, "a checkpoint index (JSON)"), str(index_path)), str(index_path))
+        shards = _shard_names(
+            parse_json(read_text(index_path, "a checkpoint index (JSON)"), str(index_path)), str(index_path)
+        )
         return _collect((folder / name, expected) for name, expected in sorted(shards.items()))
     files = sorted(folder.glob("*.safetensors"))
     if not files:

@@ -142,7 +142,14 @@ def import_config(
         _family(str(config["model_type"]), at, None)
     stated = _model_type(inner, config, at)
     family, model_type = _family(stated, at, assume)
-    f = Fields(inner, model_type, at, nested=nested or stated != inner.get("model_type"), defaults=family.defaults, like=family.like)
+    f = Fields(
+        inner,
+        model_type,
+        at,
+        nested=nested or stated != inner.get("model_type"),
+        defaults=family.defaults,
+        like=family.like,
+    )
     parts = family.build(f)
     tied = f.flag("tie_word_embeddings") if parts.tied is None else parts.tied
     model = Model(

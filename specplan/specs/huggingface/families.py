@@ -120,7 +120,13 @@ def _gpt2(f: Fields, *, kv_heads: int | None = None, width: str = "n_inner", pos
 
 _BIASED: Final[dict[str, Any]] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
 _LLAMA: Final = regular(**_BIASED, mlp_bias="mlp_bias")
-_GPT: Final[dict[str, Any]] = {"qkv_bias": True, "output_bias": True, "mlp_bias": True, "gated": False, "norm_bias": True}
+_GPT: Final[dict[str, Any]] = {
+    "qkv_bias": True,
+    "output_bias": True,
+    "mlp_bias": True,
+    "gated": False,
+    "norm_bias": True,
+}
 _QWEN_EXPERTS: Final = Routed(
     count="num_experts", shared_width="shared_expert_intermediate_size", shared_gate=True, sparse=sparse_step
 )
@@ -188,18 +194,14 @@ FAMILIES: Final[dict[str, Family]] = {
             layer_extra=lambda f: (vector("norms", "sub_norms", f.hidden + f.count("intermediate_size")),),
         )
     ),
-    "diffllama": _row(
-        regular(**_BIASED, layer_extra=lambda f: (vector("attention", "lambda", 4 * f.head_dim),))
-    ),
+    "diffllama": _row(regular(**_BIASED, layer_extra=lambda f: (vector("attention", "lambda", 4 * f.head_dim),))),
     "glm": _row(regular(qkv_bias="attention_bias")),
     "glm4": _row(regular(qkv_bias="attention_bias", norms=4)),
     "seed_oss": _row(regular(qkv_bias="attention_bias", output_bias="attention_out_bias", mlp_bias="mlp_bias")),
     "smollm3": _row(regular(**_BIASED, mlp_bias="mlp_bias", windows=from_layer)),
     "nanochat": _row(regular(**_BIASED, gated=False, norms=0, final_norms=0)),
     "cwm": _row(regular(mlp_bias="mlp_bias", windows=periodic(4, full_at=0))),
-    "hyperclovax": _row(
-        regular(**_BIASED, mlp_bias="mlp_bias", norms=lambda f: 4 if f.flag("use_post_norm") else 2)
-    ),
+    "hyperclovax": _row(regular(**_BIASED, mlp_bias="mlp_bias", norms=lambda f: 4 if f.flag("use_post_norm") else 2)),
     "ernie4_5": _row(regular(qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias")),
     "hunyuan_v1_dense": _row(regular(**_BIASED, qk_norm="head")),
     "persimmon": _row(regular(**_GPT, layer_extra=_head_norms)),
@@ -244,9 +246,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "gptj": _row(regular(mlp_bias=True, gated=False, norms=1, norm_bias=True, width="n_inner", head_bias=True)),
     "codegen": _row(regular(mlp_bias=True, gated=False, norms=1, norm_bias=True, width="n_inner", head_bias=True)),
     "falcon": _row(_falcon),
-    "bloom": _row(
-        regular(**_GPT, extra=lambda f: (vector("norms", "embedding_norm", 2 * f.hidden),), width="n_inner")
-    ),
+    "bloom": _row(regular(**_GPT, extra=lambda f: (vector("norms", "embedding_norm", 2 * f.hidden),), width="n_inner")),
     "opt": _row(unusual.opt),
     "xglm": _row(regular(**_GPT, width="ffn_dim")),
     "mpt": _row(unusual.mpt),
@@ -266,7 +266,9 @@ FAMILIES: Final[dict[str, Family]] = {
             **_BIASED, qk_norm="all", routed=Routed(count="num_experts", width="intermediate_size", sparse=all_sparse)
         )
     ),
-    "phimoe": _row(regular(**_BIASED, norm_bias=True, routed=_LOCAL_EXPERTS, head_bias="lm_head_bias", windows=every_layer)),
+    "phimoe": _row(
+        regular(**_BIASED, norm_bias=True, routed=_LOCAL_EXPERTS, head_bias="lm_head_bias", windows=every_layer)
+    ),
     "dots1": _row(regular(**_BIASED, qk_norm="head", routed=GROUPED, windows=from_layer)),
     "glm4_moe": _row(
         regular(
@@ -302,9 +304,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "ernie4_5_moe": _row(unusual.ernie_moe),
     "minimax_m2": _row(
-        regular(
-            qk_norm="all", routed=Routed(count="num_local_experts", width="intermediate_size", sparse=all_sparse)
-        )
+        regular(qk_norm="all", routed=Routed(count="num_local_experts", width="intermediate_size", sparse=all_sparse))
     ),
     "granitemoe": _row(regular(**_BIASED, routed=_LOCAL_EXPERTS)),
     "granitemoeshared": _row(
@@ -377,9 +377,7 @@ FAMILIES: Final[dict[str, Family]] = {
             qk_norm="head",
             norms=4,
             windows=periodic(5),
-            routed=Routed(
-                count="num_local_experts", shared_width="shared_expert_intermediate_size", sparse=all_sparse
-            ),
+            routed=Routed(count="num_local_experts", shared_width="shared_expert_intermediate_size", sparse=all_sparse),
         )
     ),
     "flint": _row(
@@ -506,7 +504,8 @@ REFUSED: Final[dict[str, str]] = {
         "an encoder's or an encoder-decoder's weights behind a language-model head, which no engine serves with a draft",
     ),
     **dict.fromkeys(
-        ("biogpt", "cpmant", "ctrl", "openai-gpt", "gpt_neox_japanese"), "superseded before speculative decoding was served"
+        ("biogpt", "cpmant", "ctrl", "openai-gpt", "gpt_neox_japanese"),
+        "superseded before speculative decoding was served",
     ),
     **dict.fromkeys(
         ("fuyu", "emu3", "got_ocr2", "mllama", "moshi", "moss_transcribe_diarize", "cohere_compass_text"),

@@ -232,7 +232,9 @@ def kimi_linear(f: Fields) -> Parts:
         kernel = f.whole(stated.get("short_conv_kernel_size"), "short_conv_kernel_size")
     else:
         if not f.has("layer_types") and not f.nested:
-            raise InputError(f"{f.where}: neither 'linear_attn_config' nor 'layer_types' says which layers are recurrent")
+            raise InputError(
+                f"{f.where}: neither 'linear_attn_config' nor 'layer_types' says which layers are recurrent"
+            )
         kinds = layer_kinds(f, n, ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(n)])
         heads, dim = f.count("linear_num_heads"), f.count("linear_head_dim")
         kernel = f.count("linear_conv_kernel_dim")
@@ -315,9 +317,7 @@ def jamba(f: Fields) -> Parts:
     """Jamba: Mamba with an attention layer per period, experts in every other layer."""
     n = f.n_layers
     period, offset = f.count("attn_layer_period"), f.count("attn_layer_offset", least=0)
-    kinds = layer_kinds(
-        f, n, ["full_attention" if i % period == offset else "linear_attention" for i in range(n)]
-    )
+    kinds = layer_kinds(f, n, ["full_attention" if i % period == offset else "linear_attention" for i in range(n)])
     e_period, e_offset = f.count("expert_layer_period"), f.count("expert_layer_offset", least=0)
     rank = f.raw("mamba_dt_rank", "auto")
     scan = mamba1(
@@ -375,9 +375,7 @@ def bamba(f: Fields) -> Parts:
     bias = f.flag("attention_bias")
     full = attention(f, qkv_bias=bias, output_bias=bias)
     scan, mlp = _mamba_d(f), DenseMLP(width=f.count("intermediate_size"), bias=f.flag("mlp_bias"))
-    return Parts(
-        layers=tuple(Layer(mixer=scan if kind in _LINEAR else full, feed_forward=mlp) for kind in kinds)
-    )
+    return Parts(layers=tuple(Layer(mixer=scan if kind in _LINEAR else full, feed_forward=mlp) for kind in kinds))
 
 
 def falcon_h1(f: Fields) -> Parts:
@@ -434,7 +432,9 @@ def _nemotron_kinds(f: Fields, name: str, pattern_name: str) -> list[str] | None
         return None
     unknown = set(pattern) - set(_PATTERN) - {"|"}
     if unknown:
-        raise UnsupportedError(f"{f.where}: {pattern_name} holds layers of kind {min(unknown)!r}, which cannot be counted")
+        raise UnsupportedError(
+            f"{f.where}: {pattern_name} holds layers of kind {min(unknown)!r}, which cannot be counted"
+        )
     return [_PATTERN[mark] for mark in pattern if mark != "|"]
 
 
@@ -442,7 +442,9 @@ def nemotron_h(f: Fields) -> Parts:
     """Nemotron-H and Nemotron 3: each layer is one of Mamba-2, attention, feed-forward or experts, with one norm."""
     kinds = _nemotron_kinds(f, "layers_block_type", "hybrid_override_pattern")
     if kinds is None:
-        raise InputError(f"{f.where}: neither 'layers_block_type' nor 'hybrid_override_pattern' says what the layers are")
+        raise InputError(
+            f"{f.where}: neither 'layers_block_type' nor 'hybrid_override_pattern' says what the layers are"
+        )
     layers = tuple(_nemotron_layer(f, kind) for kind in kinds)
     n_mtp = f.count("num_nextn_predict_layers", 0, least=0)
     mtp: tuple[Layer, ...] = ()
@@ -494,7 +496,9 @@ def _nemotron_experts(f: Fields) -> Layer:
     per_token, biased = f.count("num_experts_per_tok"), f.flag("mlp_bias")
     inner = f.count("moe_latent_size", None)
     if inner is None:
-        routed = Experts(count=count, per_token=per_token, width=width, gated=False, shared_width=shared, shared_bias=biased)
+        routed = Experts(
+            count=count, per_token=per_token, width=width, gated=False, shared_width=shared, shared_bias=biased
+        )
         return Layer(mixer=None, feed_forward=routed, norm_vectors=1)
     biases = inner + 2 * hidden + shared if biased else 0
     extra = present(
@@ -610,9 +614,7 @@ def zamba2(f: Fields) -> Parts:
     )
     n_blocks = f.count("num_mem_blocks")
     applications = kinds.count("hybrid")
-    return Parts(
-        layers=_shared_blocks(f, kinds, scan, [block] * n_blocks, dict.fromkeys(range(applications), adapter))
-    )
+    return Parts(layers=_shared_blocks(f, kinds, scan, [block] * n_blocks, dict.fromkeys(range(applications), adapter)))
 
 
 # Short convolutions.
@@ -730,14 +732,10 @@ def recurrent_gemma(f: Fields) -> Parts:
         heads=heads,
         state_format=lookup("float32"),
     )
-    local = attention(
-        f, window=f.count("attention_window_size"), qkv_bias=f.flag("attention_bias"), output_bias=True
-    )
+    local = attention(f, window=f.count("attention_window_size"), qkv_bias=f.flag("attention_bias"), output_bias=True)
     mlp = DenseMLP(width=f.count("intermediate_size") // 2, bias=True)
     return Parts(
-        layers=tuple(
-            Layer(mixer=recurrence if kind in _LINEAR else local, feed_forward=mlp) for kind in types
-        )
+        layers=tuple(Layer(mixer=recurrence if kind in _LINEAR else local, feed_forward=mlp) for kind in types)
     )
 
 

@@ -70,7 +70,9 @@ def deepseek(
         bias = f.flag("attention_bias")
         mixer = latent(f, bias=bias, output_bias=bias, indexer=indexer)
         shared = _indexer_shared(f, n) if indexer else [False] * n
-        mixers = [latent(f, bias=bias, output_bias=bias, indexer=indexer, index_shared=s) if s else mixer for s in shared]
+        mixers = [
+            latent(f, bias=bias, output_bias=bias, indexer=indexer, index_shared=s) if s else mixer for s in shared
+        ]
         sparse = dense_first(f, n, dense)
         routed = experts(f, grouped) if any(sparse) else None
         layers = _assemble(f, mixers, sparse, routed, mlp_bias=on(f, mlp_bias))
@@ -277,7 +279,9 @@ def _compression(f: Fields, n: int) -> list[str]:
             kinds = [_KINDS.get(ratio, f"compress ratio {ratio}") for ratio in ratios]
     unknown = [kind for kind in kinds if kind not in _RATES]
     if unknown:
-        raise UnsupportedError(f"{f.where}: layers of kind {unknown[0]!r} cannot be counted; known: {', '.join(_RATES)}")
+        raise UnsupportedError(
+            f"{f.where}: layers of kind {unknown[0]!r} cannot be counted; known: {', '.join(_RATES)}"
+        )
     return kinds
 
 

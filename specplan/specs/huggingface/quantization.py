@@ -253,7 +253,9 @@ def read_quantization(f: Fields, config: Mapping[str, Any], beside: Mapping[str,
     if not block:
         return None
     if block.get("kv_cache_quant_algo"):
-        f.assume(f"the checkpoint carries scales for {block['kv_cache_quant_algo']} keys and values; pass --kv-cache-dtype")
+        f.assume(
+            f"the checkpoint carries scales for {block['kv_cache_quant_algo']} keys and values; pass --kv-cache-dtype"
+        )
     method = str(block.get("quant_method") or ("modelopt" if "quant_algo" in block else "")).lower()
     if block.get("quant_algo") and method in ("modelopt", "modelopt_fp4", "modelopt_mixed", "fp8", "nvfp4"):
         return _modelopt(f, block)
@@ -276,7 +278,9 @@ def _by_method(f: Fields, block: Mapping[str, Any], method: str) -> Quantization
             ignored = _names(block, "modules_to_not_convert")
             return Quantization(default=lookup("mxfp4"), ignored=ignored, only=("experts",))
         case "mxfp8":
-            return Quantization(default=lookup("mxfp8"), ignored=_names(block, "modules_to_not_convert", "ignored_layers"))
+            return Quantization(
+                default=lookup("mxfp8"), ignored=_names(block, "modules_to_not_convert", "ignored_layers")
+            )
         case "w8a8_int8" | "int8" | "eetq" | "experts_int8":
             only = ("experts",) if method == "experts_int8" else ()
             return Quantization(default=lookup("int8"), ignored=_names(block, "modules_to_not_convert"), only=only)

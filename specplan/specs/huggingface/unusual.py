@@ -140,9 +140,7 @@ def cohere_moe(f: Fields) -> Parts:
         windows = prefix + periodic("sliding_window_pattern")(f, max(n - first, 0))
         windows = [None if window is None else size for window in windows]
     sparse = dense_first(f, n, 0)
-    routed = experts(
-        f, Routed(count="num_experts", width="intermediate_size", shared_count="num_shared_experts")
-    )
+    routed = experts(f, Routed(count="num_experts", width="intermediate_size", shared_count="num_shared_experts"))
     bias = f.flag("attention_bias")
     layers = []
     for window, is_sparse in zip(windows, sparse, strict=True):
@@ -159,9 +157,7 @@ def laguna(f: Fields) -> Parts:
     windows = by_types(f, n) or [None] * n
     per_head = f.raw("gating", True) in (True, "per-head")
     bias = f.flag("attention_bias")
-    routed = experts(
-        f, Routed(count="num_experts", shared_width="shared_expert_intermediate_size", correction=True)
-    )
+    routed = experts(f, Routed(count="num_experts", shared_width="shared_expert_intermediate_size", correction=True))
     layers = []
     for count, window, is_sparse in zip(heads, windows, dense_first(f, n, 1), strict=True):
         gate = matrix("attention", "gate_proj", count * (1 if per_head else f.head_dim) * f.hidden)
@@ -449,7 +445,9 @@ def gemma3n(f: Fields) -> Parts:
     n, hidden = f.n_layers, f.hidden
     streams, rank = f.count("altup_num_inputs"), f.count("laurel_rank")
     stated = f.raw("intermediate_size")
-    widths = f.counts("intermediate_size", n, least=1) if isinstance(stated, list) else [f.count("intermediate_size")] * n
+    widths = (
+        f.counts("intermediate_size", n, least=1) if isinstance(stated, list) else [f.count("intermediate_size")] * n
+    )
     per_layer = f.count("hidden_size_per_layer_input")
     first_shared = n - f.count("num_kv_shared_layers", 0, least=0)
     windows = periodic(5)(f, n)
@@ -632,7 +630,9 @@ def mllama(f: Fields) -> Parts:
     cross = set(f.counts("cross_attention_layers") or [])
     mlp = DenseMLP(width=f.count("intermediate_size"))
     plain = attention(f)
-    image = Attention(heads=plain.heads, kv_heads=plain.kv_heads, head_dim=plain.head_dim, qk_norm="head", shares_kv=True)
+    image = Attention(
+        heads=plain.heads, kv_heads=plain.kv_heads, head_dim=plain.head_dim, qk_norm="head", shares_kv=True
+    )
     kv = plain.kv_heads * plain.head_dim * hidden
     projections = (
         matrix("attention", "k_proj", kv, Shard.KV_HEADS, kv_heads=plain.kv_heads),

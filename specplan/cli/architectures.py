@@ -1,0 +1,18 @@
+"""`specplan architectures`."""
+
+import typer
+
+
+def architectures(json: bool = typer.Option(False, "--json", help="One JSON document and nothing else.")) -> None:
+    """List the architectures that can be counted, with their status."""
+    from specplan.report import import_report, json_document
+    from specplan.specs.huggingface.drafts import DRAFT_METHODS
+    from specplan.specs.huggingface.status import architecture_statuses
+
+    statuses = architecture_statuses()
+    if json:
+        typer.echo(json_document.render(import_report.architectures_document(statuses, DRAFT_METHODS)))
+        return
+    from rich.console import Console
+
+    import_report.print_architectures(statuses, DRAFT_METHODS, Console())

@@ -1,0 +1,38 @@
+"""`specplan import`."""
+
+import typer
+
+
+def import_(
+    source: str = typer.Argument(
+        ..., metavar="CONFIG_OR_FOLDER", help="A config.json, a checkpoint folder, a .gguf file, or a Hub id."
+    ),
+    output: str = typer.Option(None, "--output", "-o", help="Write the model spec here (.yaml); - for stdout."),
+    assume: str = typer.Option(None, "--assume", metavar="TYPE", help="Count it as this model_type or draft method."),
+    name: str = typer.Option(None, "--name", help="Name of the spec; the file's or folder's if not given."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Turn a Hugging Face config, checkpoint folder or GGUF file into a model spec, and show what it counts."""
+    from pathlib import Path
+
+    from specplan.report import import_report, json_document, output_file
+    from specplan.specs import importing
+    from specplan.specs.model_yaml import ModelFile, dump_model_yaml
+
+    target = None if output in (None, "-") else output_file.output_path(output, (".yaml", ".yml"))
+    found, summary = importing.import_source(source, assume=assume, name=name)
+    text = dump_model_yaml(ModelFile(model=found.model))
+    if target is not None:
+        output_file.write_text(Path(target), text)
+    if output == "-":
+        typer.echo(text, nl=False)
+        return
+    if json:
+        inputs = {"source": source, "output": output, "assume": assume, "name": name}
+        typer.echo(json_document.render(import_report.import_document(found, summary, inputs)))
+        return
+    from rich.console import Console
+
+    import_report.print_import(found, summary, Console())
+    if target is not None:
+        typer.echo(f"wrote {target}")

@@ -1,0 +1,211 @@
+"""What a checkpoint folder stores, from its headers: exact bytes by dtype, parameters by role, and whether its config agrees.
+
+Roles follow tensor names: an embedding is gathered, matrices are streamed, vectors are elementwise; scales, zero points
+and packing tables of quantised weights are overhead, and a packed matrix counts the numbers it stands for.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from specplan.formulas.parameters import resident_bytes, resident_params
+from specplan.specs.safetensors import StoredTensor, read_checkpoint
+from specplan.values.model import Model
+
+# Suffixes of tensors that come with a quantised weight: scales, zero points, group indices, shapes.
+_OVERHEAD: Final = re.compile(
+    r"(?:[._](?:weight_)?scales?(?:_inv|_2)?|[._]weight_(?:zero_point|shape|g_idx)|\.qzeros|\.g_idx|\.zeros|\.SCB|"
+    r"\.(?:nested_)?absmax|\.(?:nested_)?quant_map|\.quant_state\..*|[._](?:input|output|activation)_scale|"
+    r"\.[kv]_scale|[._]global_scale_inv|[._]input_global_scale|[._]weight_global_scale)$"
+)
+_PACKED: Final = re.compile(r"(?:\.qweight|[._]weight_packed|_blocks)$")
+# Tables that modules keep as buffers: stored, but no parameters.
+_BUFFER: Final = re.compile(
+    r"(?:e_score_correction_bias|expert_bias|rotary_emb\.inv_freq|inv_freq|masked_bias|tid2eid|\bd2t|\bt2d|layer_scalar|"
+    r"rope_freqs\.weight|attn\.bias)$"
+)
+_OUTSIDE: Final = re.compile(
+    r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|audio_tower|audio_encoder|multi_modal_projector|mm_projector|"
+    r"image_newline|embed_vision|embed_audio|vision_embed_tokens|vit|patch_embed|img_processor|merger|connector|aligner)\b"
+)
+_EMBEDDING: Final = re.compile(
+    r"(?:embed_tokens|embed_tokens_per_layer|word_embeddings|tok_embeddings|token_embd|embed_in|embeddings|wte|wpe|"
+    r"embed_positions|ngram_embedding)\.weight$"
+)
+_HEAD: Final = re.compile(r"(?:lm_head|embed_out|^output)\.(?:weight|qweight|weight_packed)$")
+_VECTOR: Final = re.compile(r"(?:norm|layernorm|\bconv1d|\.bias|_bias|A_log|dt_bias|sinks|time_)[._\w]*$")
+_LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h|blocks|blk)\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSummary:
+    """A checkpoint by its headers alone; all figures are exact.
+
+    Attributes
+    ----------
+    tensors : int
+    total_bytes : int
+        Every stored byte of every tensor.
+    bytes_by_dtype : tuple of (str, int)
+        In the files' own words, largest first.
+    overhead_bytes : int
+        Scales, zero points and tables of quantised weights.
+    streamed_params, gathered_params, elementwise_params : int
+        Numbers of the decoder that packed and plain tensors stand for; a tied embedding is streamed.
+    decoder_params, decoder_bytes : int
+        Their total; bytes include the overhead.
+    mtp_params, outside_params : int
+        Multi-token prediction layers; vision, audio and projectors.
+    disagreements : tuple of str
+        Where the config and the headers say different things.
+    """
+
+    tensors: int
+    total_bytes: int
+    bytes_by_dtype: tuple[tuple[str, int], ...]
+    overhead_bytes: int
+    streamed_params: int
+    gathered_params: int
+    elementwise_params: int
+    mtp_params: int
+    outside_params: int
+    decoder_bytes: int
+    disagreements: tuple[str, ...] = ()
+
+    @property
+    def decoder_params(self) -> int:
+        """Parameters of the decoder."""
+        return self.streamed_params + self.gathered_params + self.elementwise_params
+
+
+def _packing(tensor: StoredTensor, overhead: set[str], bits: int) -> int:
+    """Numbers that one stored number of `tensor` stands for."""
+    if tensor.dtype in ("I32", "U32") and _PACKED.search(tensor.name):
+        return 32 // bits
+    if tensor.dtype == "U8":
+        base = re.sub(r"(?:\.weight|_blocks)$", "", tensor.name)
+        if any(base + suffix in overhead for suffix in _SCALE_NAMES):
+            return 2
+    return 1
+
+
+_SCALE_NAMES: Final = (".weight_scale", "_scales", ".scales", ".weight.absmax", ".weight_scale_2", "_scale")
+
+
+def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> CheckpointSummary:
+    """Roles and sizes of stored tensors; with a `model`, compared with what its config implies.
+
+    Examples
+    --------
+    >>> found = summarise([
+    ...     StoredTensor(name="model.embed_tokens.weight", dtype="BF16", shape=(100, 8), n_bytes=1600),
+    ...     StoredTensor(name="model.layers.0.mlp.up_proj.weight", dtype="BF16", shape=(32, 8), n_bytes=512),
+    ...     StoredTensor(name="model.norm.weight", dtype="BF16", shape=(8,), n_bytes=16),
+    ... ])
+    >>> found.streamed_params, found.gathered_params, found.elementwise_params  # no head: the embedding is tied
+    (1056, 0, 8)
+    """
+    stored = list(tensors)
+    overhead_names = {t.name for t in stored if _OVERHEAD.search(t.name)}
+    bits = round(model.quantization.payload_bits) if model is not None and model.quantization is not None else 4
+    n_layers = _decoder_layers(model)
+    has_head = any(_HEAD.search(t.name) for t in stored)
+    tied = model.tied_embeddings if model is not None else not has_head
+    by_dtype: dict[str, int] = {}
+    params = dict.fromkeys(("streamed", "gathered", "elementwise", "mtp", "outside"), 0)
+    n_overhead = decoder_bytes = 0
+    duplicate_head = 0
+    for tensor in stored:
+        by_dtype[tensor.dtype] = by_dtype.get(tensor.dtype, 0) + tensor.n_bytes
+        role = _role(tensor, n_layers, tied)
+        if tensor.name in overhead_names:
+            n_overhead += tensor.n_bytes
+            decoder_bytes += tensor.n_bytes if role not in ("mtp", "outside") else 0
+            continue
+        if _BUFFER.search(tensor.name):
+            continue
+        numbers = tensor.size * _packing(tensor, overhead_names, bits)
+        if tied and _HEAD.search(tensor.name):
+            duplicate_head += numbers
+            continue
+        params[role] += numbers
+        if role not in ("mtp", "outside"):
+            decoder_bytes += tensor.n_bytes
+    summary = CheckpointSummary(
+        tensors=len(stored),
+        total_bytes=sum(by_dtype.values()),
+        bytes_by_dtype=tuple(sorted(by_dtype.items(), key=lambda item: -item[1])),
+        overhead_bytes=n_overhead,
+        streamed_params=params["streamed"],
+        gathered_params=params["gathered"],
+        elementwise_params=params["elementwise"],
+        mtp_params=params["mtp"],
+        outside_params=params["outside"],
+        decoder_bytes=decoder_bytes,
+    )
+    if model is None:
+        return summary
+    return _compared(summary, model, duplicate_head)
+
+
+def _decoder_layers(model: Model | None) -> int | None:
+    """Decoder layers as checkpoints number them: hybrids that this package writes as pairs are not told apart."""
+    if model is None or not model.mtp_layers or model.model_type in ("longcat_flash", "falcon_h1", "zamba", "zamba2"):
+        return None
+    return len(model.layers)
+
+
+def _role(tensor: StoredTensor, n_layers: int | None, tied: bool) -> str:
+    name = tensor.name
+    layer = _LAYER.search(name)
+    if re.search(r"(?:^|\.)(?:mtp|nextn)\b", name) or (n_layers is not None and layer and int(layer[1]) >= n_layers):
+        return "mtp"
+    if _OUTSIDE.search(name):
+        return "outside"
+    if _EMBEDDING.search(name):
+        position = re.search(r"(?:wpe|embed_positions|per_layer|ngram_embedding)", name)
+        return "streamed" if tied and not position else "gathered"
+    if _HEAD.search(name):
+        return "streamed"
+    thin = len(tensor.shape) <= 1 or all(side == 1 for side in tensor.shape[1:])
+    return "elementwise" if thin or _VECTOR.search(name) else "streamed"
+
+
+def _compared(summary: CheckpointSummary, model: Model, duplicate_head: int) -> CheckpointSummary:
+    notes = []
+    expected = resident_params(model)
+    if summary.decoder_params != expected:
+        difference = summary.decoder_params - expected
+        notes.append(
+            f"the headers hold {summary.decoder_params:,} decoder parameters, the config implies {expected:,} "
+            f"({difference:+,})"
+        )
+    if duplicate_head:
+        notes.append(f"the checkpoint stores an output head of {duplicate_head:,} parameters beside tied embeddings")
+    implied = resident_bytes(model)
+    if not notes and abs(summary.decoder_bytes - implied) > 0.002 * implied:
+        notes.append(
+            f"the headers hold {summary.decoder_bytes:,} bytes of decoder weights, the config implies {implied:,.0f} "
+            f"(formats differ)"
+        )
+    return replace(summary, disagreements=tuple(notes))
+
+
+def read_folder(folder: Path, model: Model | None = None) -> CheckpointSummary | None:
+    """Summary of the safetensors files in `folder`; None where there are none."""
+    if not any(folder.glob("*.safetensors")) and not (folder / "model.safetensors.index.json").is_file():
+        return None
+    return summarise(read_checkpoint(folder), model)
+
+
+def sizes_by_component(tensors: Iterable[StoredTensor], components: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """Numbers and bytes of each component; `components` maps a pattern of tensor names to the component."""
+    found: dict[str, tuple[int, int]] = {}
+    patterns = [(re.compile(pattern), component) for pattern, component in components.items()]
+    for tensor in tensors:
+        component = next((c for pattern, c in patterns if pattern.search(tensor.name)), "")
+        numbers, n_bytes = found.get(component, (0, 0))
+        found[component] = (numbers + tensor.size, n_bytes + tensor.n_bytes)
+    return found

@@ -1,0 +1,60 @@
+"""Configs from the Hugging Face Hub, where ``huggingface_hub`` is installed and the network allows.
+
+Only ``config.json`` (and ModelOpt's ``hf_quant_config.json``) is fetched: no weights, no code.
+"""
+
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from specplan.errors import InputError, NotFoundError
+
+
+def _reachable(endpoint: str) -> bool:
+    """Whether the hub answers; the client itself would retry for half a minute."""
+    parts = urlsplit(endpoint)
+    try:
+        with socket.create_connection((parts.hostname or "", parts.port or 443), timeout=3):
+            return True
+    except OSError:
+        return False
+
+
+def download_config(model_id: str, otherwise: NotFoundError) -> Path:
+    """Path of the ``config.json`` of `model_id`, from the local cache or the hub.
+
+    Parameters
+    ----------
+    model_id : str
+        ``owner/name``.
+    otherwise : NotFoundError
+        What to say where the hub cannot be asked; extended by what to download by hand.
+
+    Raises
+    ------
+    NotFoundError, InputError
+        When the hub cannot be reached, or holds no such model.
+    """
+    try:
+        from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise NotFoundError(f"{otherwise}; to fetch it from the Hub: pip install huggingface_hub") from None
+    cached: Any = try_to_load_from_cache(model_id, "config.json")
+    if isinstance(cached, str):
+        return Path(cached)
+    page = f"{constants.ENDPOINT}/{model_id}"
+    if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
+        raise NotFoundError(
+            f"{otherwise}; the Hub cannot be reached: download config.json from {page} and give its path"
+        )
+    try:
+        found = Path(hf_hub_download(model_id, "config.json", etag_timeout=5))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise InputError(f"{model_id}: cannot be fetched from the Hub: {str(error).splitlines()[0][:120]}") from None
+    try:
+        hf_hub_download(model_id, "hf_quant_config.json", etag_timeout=5)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
+        pass  # most models have none
+    return found

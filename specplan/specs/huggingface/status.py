@@ -1,0 +1,46 @@
+"""Which architectures can be counted: generated from the table, never written by hand."""
+
+from dataclasses import dataclass
+
+from specplan.specs.huggingface.families import FAMILIES, REFUSED
+from specplan.specs.huggingface.fields import recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchitectureStatus:
+    """One ``model_type``.
+
+    Attributes
+    ----------
+    model_type : str
+    status : str
+        ``exact``: counted, and compared with transformers' own modules; ``counted``: counted by a row that transformers
+        has no causal language model for; ``wrapper``: multimodal, its text config is counted; ``refused``.
+    note : str
+        The text config of a wrapper, or the reason of a refusal.
+    """
+
+    model_type: str
+    status: str
+    note: str = ""
+
+
+def architecture_statuses() -> tuple[ArchitectureStatus, ...]:
+    """Status of every type with a row, every causal language model of transformers, and every known wrapper.
+
+    Examples
+    --------
+    >>> {s.model_type: s.status for s in architecture_statuses()}["llama"]
+    'exact'
+    """
+    causal, wrappers = set(recorded()["causal_lm"]), recorded()["wrappers"]
+    found = []
+    for name in sorted({*FAMILIES, *REFUSED, *causal, *(w for w, inner in wrappers.items() if inner in FAMILIES)}):
+        if name in FAMILIES:
+            found.append(ArchitectureStatus(model_type=name, status="exact" if name in causal else "counted"))
+        elif wrappers.get(name) in FAMILIES:
+            found.append(ArchitectureStatus(model_type=name, status="wrapper", note=f"text: {wrappers[name]}"))
+        else:
+            note = REFUSED.get(name, "no row in the table")
+            found.append(ArchitectureStatus(model_type=name, status="refused", note=note))
+    return tuple(found)

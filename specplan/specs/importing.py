@@ -1,0 +1,63 @@
+"""What a user names becomes a model and, where weights lie beside it, a summary of the checkpoint's headers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from specplan.errors import InputError, NotFoundError
+from specplan.specs.checkpoint import CheckpointSummary, read_folder
+from specplan.specs.gguf_model import import_gguf
+from specplan.specs.huggingface.config import Imported, read_config
+
+
+def import_source(
+    source: str, *, assume: str | None = None, name: str | None = None
+) -> tuple[Imported, CheckpointSummary | None]:
+    """Model in a ``config.json``, a checkpoint folder, a ``.gguf`` file, or at ``owner/name`` of the Hub.
+
+    Parameters
+    ----------
+    source : str
+    assume : str, optional
+        Count it as this ``model_type`` or draft method.
+    name : str, optional
+        Name of the model; the file's or folder's if not given.
+
+    Returns
+    -------
+    Imported, CheckpointSummary or None
+        The model, and the headers of the safetensors files beside its config.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        One line that says what is wrong.
+    """
+    path = Path(source)
+    summary = None
+    if path.is_dir():
+        config = path / "config.json"
+        if not config.is_file():
+            raise InputError(
+                f"{path}: a folder without config.json; give a checkpoint folder, a config.json or a .gguf file"
+            )
+        found = read_config(config, assume=assume)
+        summary = read_folder(path, found.model)
+    elif path.suffix.lower() == ".gguf":
+        if assume is not None:
+            raise InputError(f"{path}: --assume applies to configs; a GGUF file states its architecture")
+        found = import_gguf(path)
+    elif path.is_file():
+        found = read_config(path, assume=assume)
+    elif source.count("/") == 1 and not path.suffix == ".json":
+        from specplan.specs.huggingface.hub import download_config
+
+        missing = NotFoundError(f"{source}: no such file or folder")
+        found = read_config(download_config(source, missing), assume=assume)
+        found = replace(found, model=replace(found.model, name=source.rpartition("/")[2]))
+    else:
+        raise NotFoundError(
+            f"{source}: no such file or folder; give a config.json, a checkpoint folder or a .gguf file"
+        )
+    if name:
+        found = replace(found, model=replace(found.model, name=name))
+    return found, summary
