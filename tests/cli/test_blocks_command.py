@@ -1,0 +1,113 @@
+"""`specplan blocks` from the command line: tables, one JSON document, exit codes, logs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+DATA = Path(__file__).parents[1] / "data"
+PAIR = ("blocks", "llama3-70b", "--draft", "llama3.2-1b", "--gpu", "h100-sxm", "--tp", "4")
+POOL_KEYS = {
+    "weights_bytes",
+    "activation_peak_bytes",
+    "non_torch_bytes",
+    "cuda_graph_bytes",
+    "kv_available_bytes",
+    "num_gpu_blocks",
+    "kv_tokens",
+    "max_concurrency",
+    "log_line",
+}
+
+
+def test_the_table_explains_each_subtraction(specplan: Run) -> None:
+    done = specplan(*PAIR, "--engine", "vllm")
+    assert done.code == 0
+    for words in ("target weights", "draft weights", "activation peak", "non-torch", "CUDA graphs", "the draft costs"):
+        assert words in done.out
+    assert "GPU KV cache size: " in done.out
+    assert "binding:" in done.out
+    assert "--kv-cache-dtype fp8:" in done.out
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_one_document_without_and_with_the_draft(specplan: Run, engine: str) -> None:
+    done = specplan(*PAIR, "--engine", engine, "--json")
+    document = json.loads(done.out)
+    assert document["schema_version"] == 1
+    for pool in (document["without_draft"], document["with_draft"]):
+        assert pool.keys() >= POOL_KEYS
+        for term in ("activation_peak_bytes", "non_torch_bytes", "kv_available_bytes"):
+            assert pool[term]["low"] <= pool[term]["best"] <= pool[term]["high"]
+        assert f"{pool['kv_tokens']:,}" in pool["log_line"] or str(pool["kv_tokens"]) in pool["log_line"]
+    assert document["draft_price"]["blocks"] > 0
+    assert document["inputs"]["draft"]
+    assert document["assumptions"]
+    assert document["not_modeled"]
+
+
+def test_a_refused_start_exits_with_one(specplan: Run) -> None:
+    done = specplan("blocks", "llama3-70b", "--gpu", "h100-sxm")
+    assert done.code == 1
+    assert "No available memory for the cache blocks" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("blocks",), "name a target"),
+        (("blocks", "llama3-8b", "--engine", "tgi"), "one of vllm, sglang"),
+        (("blocks", "llama3-8b", "--engine-version", "0.99"), "0.8 to 0.32"),
+        (("blocks", "llama3-8b", "--speculative-config", "{"), "is not JSON"),
+        (("blocks", "llama3-8b", "--mem-fraction-static", "0.8"), "SGLang's"),
+        (("blocks", "llama3-8b", "--engine", "sglang", "--gpu-memory-utilization", "0.8"), "vLLM's"),
+        (("blocks", "llama3-8b", "--activation-peak", "1.9"), "has no unit"),
+        (("blocks", "llama3-8b", "--from-log", "/nonexistent"), "cannot be read"),
+        ((*PAIR, "--speculative-config", '{"method": "suffix"}'), "either --draft or --speculative-config"),
+    ],
+)
+def test_bad_input_is_one_line(specplan: Run, arguments: tuple[str, ...], words: str) -> None:
+    done = specplan(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.strip().count("\n") == 0
+    assert done.out == ""
+
+
+def test_terms_can_be_replaced_by_flags(specplan: Run) -> None:
+    terms = ("--weights", "15 GiB", "--activation-peak", "2 GiB", "--non-torch", "1 GiB", "--cuda-graphs", "1 GiB")
+    pool = json.loads(specplan("blocks", "llama3.1-8b", "--gpu", "h100-sxm", *terms, "--json").out)["without_draft"]
+    left = pool["requested_bytes"]["best"] - 19 * 2**30
+    assert pool["kv_available_bytes"] == {
+        "low": left, "best": left, "high": left, "source": pool["kv_available_bytes"]["source"],
+    }  # fmt: skip
+    assert pool["num_gpu_blocks"] == left // (16 * 131072)
+
+
+def test_speculative_config_is_taken_as_vllm_takes_it(specplan: Run) -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 4}'
+    done = specplan("blocks", "llama3.1-8b", "--gpu", "h100-sxm", "--speculative-config", config, "--json")
+    document = json.loads(done.out)
+    assert document["with_draft"]["buffers_bytes"] == {"token ids of every request": 1024 * 131072 * 4}
+    assert document["draft_price"]["memory_bytes"] == 512 * 2**20
+
+
+def test_a_log_beside_its_prediction(specplan: Run) -> None:
+    log = str(DATA / "vllm_cpu_startup.log")
+    done = specplan("blocks", "smollm2-135m", "--from-log", log, "--json")
+    document = json.loads(done.out)
+    terms = {term["term"]: term for term in document["terms"]}
+    assert document["engine_version"] == "0.32.0"
+    assert terms["kv_tokens_from_printed_memory"]["predicted"] == terms["kv_tokens"]["printed"] == 46592
+    assert terms["kv_tokens_from_printed_memory"]["verdict"] == "agrees"
+    assert "tokens of the pool" in specplan("blocks", "smollm2-135m", "--from-log", log).out
+
+
+def test_a_log_of_an_unknown_model_is_still_read(specplan: Run) -> None:
+    done = specplan("blocks", "--from-log", str(DATA / "vllm_cpu_startup.log"))
+    assert done.code == 0
+    assert "46,592" in done.out
+    assert "not predicted: unknown model" in done.out
