@@ -232,7 +232,7 @@ class OneShotBatch:
         )
         drafts = [row[:n] for row, n in zip(self._out.tolist(), self._counts.tolist(), strict=False)][:rows]
         if rule.fill or rule.stop_ids:
-            lasts = tokens[np.arange(rows), np.maximum(lengths - 1, 0)].tolist()
+            lasts = np.where(lengths > 0, tokens[np.arange(rows), np.maximum(lengths - 1, 0)], 0).tolist()
             asked, found = limits.tolist(), self._found.tolist()
             drafts = [list(_shape(rule, d, found[i], asked[i], lasts[i]).tokens) for i, d in enumerate(drafts)]
         return drafts

@@ -204,20 +204,21 @@ def scan(
         for end in range(base + 1, stop):
             n, e = index_token(stream, base, end - 1, tables, lo, hi, latest)
             positions += 1
-            count, good = _verify(stream, end, stop, n, e, k, fill)
+            count, good = _verify(stream, base, end, stop, n, e, k, fill)
             drafted += count
             accepted += good
     return positions, drafted, accepted
 
 
 @jit_leaf
-def _verify(stream: Ints, end: int, stop: int, n: int, e: int, limit: int, fill: bool) -> tuple[int, int]:
-    """Drafted and accepted tokens of a match at `e` for the context before `end`; the truth follows in `stream`."""
+def _verify(stream: Ints, base: int, end: int, stop: int, n: int, e: int, limit: int, fill: bool) -> tuple[int, int]:
+    """Drafted and accepted tokens of a match at `e` for ``stream[base:end]``; the truth follows up to `stop`."""
+    last = stream[end - 1] if end > base else np.int32(0)
     real = min(limit, end - 1 - e) if n > 0 else 0
     count = limit if fill else real
     good = 0
     while good < count and end + good < stop:
-        token = stream[e + 1 + good] if good < real else stream[end - 1]
+        token = stream[e + 1 + good] if good < real else last
         if token != stream[end + good]:
             break
         good += 1
@@ -253,7 +254,7 @@ def replay(
             end += 1
         while end < stop:
             limit = max(0, min(k, max_model_len - (end - base) - 1))
-            count, good = _verify(stream, end, stop, n, e, limit, fill)
+            count, good = _verify(stream, base, end, stop, n, e, limit, fill)
             emitted = min(good + 1, stop - end)
             steps[row, 0] = r
             steps[row, 1] = end - base

@@ -267,6 +267,7 @@ class SuffixCache:
         self._feed, self._remove = kernels.feed, kernels.remove
         self._chain, self._tree = kernels.speculate_chain, kernels.speculate_tree
         self._buffers(max_tree_depth)
+        self._nothing = [Draft((), (), (), 0.0, m) for m in range(max_tree_depth)]
 
     def _buffers(self, width: int) -> None:
         """Room for drafts of `width` tokens."""
@@ -437,7 +438,7 @@ class SuffixCache:
             self._probs,
         )
         if n == 0:
-            return Draft((), (), (), 0.0, match_len)
+            return self._nothing[match_len]
         parents = tuple(self._out[2, :n].tolist()) if use_tree_spec else tuple(range(-1, n - 1))
         return Draft(tuple(self._out[0, :n].tolist()), parents, tuple(self._probs[0, :n].tolist()), score, match_len)
 
