@@ -1,11 +1,11 @@
 """An engine's step loop over recorded requests: who runs in a step, in which order, and what each step accepts.
 
-Two ways to run it, equal row for row: `drive` asks any proposer through its protocol, step by step; `steps_of` calls
-the compiled replay of a source where the order of requests is the ordinary one.
+Two ways to run it, equal row for row: `driven` asks a proposer through its protocol, step by step; `steps_of` calls the
+compiled replay of a source.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -88,10 +88,10 @@ def drive(
     order: Iterable[Sequence[int]] | None = None,
     max_model_len: int = NO_LIMIT,
 ) -> Steps:
-    """Rows of every verify step, asked of a proposer through its protocol.
+    """Rows of every verify step under vLLM's loop, asked of a proposer through its protocol.
 
     A request's first step is its prefill: it emits one token and verifies nothing, so it is no row. In each step the
-    requests go in batch order: each appends what it emitted, then drafts.
+    requests go in batch order; each appends what it emitted, then drafts, before the next one does.
 
     Parameters
     ----------
@@ -113,50 +113,94 @@ def drive(
         If `order` names a request that there is none of, or one that is done.
     """
     slots = Slots(width=concurrency, waiting=iter(range(len(requests))))
-    states: dict[int, _State] = {}
-    rows: list[tuple[int, int, int, int, int, int]] = []
+    served = _Served(proposer, requests, k, max_model_len)
     done: set[int] = set()
     fixed = None if order is None else iter(order)
     while batch := slots.next_step(done) if fixed is None else next(fixed, None):
         done = set()
         for index in batch:
-            if index >= len(requests):
-                raise InputError(f"the step order names request {index}; the trace has {len(requests)}")
-            request = requests[index]
-            if index not in states:
-                states[index] = _State()
-                proposer.start_request(index, request.prompt)
-                new = request.response[:1]
+            if index in served.states:
+                served.verify(index)
             else:
-                new = _verified(rows, index, request, states[index])
-            state = states[index]
-            state.emitted += new.size
-            if new.size:
-                proposer.extend(index, new)
-            context = request.prompt.size + state.emitted
-            if state.emitted >= request.response.size:
+                served.prefill(index)
+            if served.is_done(index):
                 done.add(index)
             else:
-                state.draft = proposer.propose(index, max(0, min(k, max_model_len - context - 1)))
+                served.draft(index)
         for index in done:
             proposer.stop_request(index)
-    table = np.array(rows, np.int32).reshape(-1, 6)
-    return Steps.from_rows(table[np.argsort(table[:, 0], kind="stable")])
+    return served.steps()
 
 
-def _verified(
-    rows: list[tuple[int, int, int, int, int, int]], index: int, request: RecordedRequest, state: _State
-) -> TokenArray:
-    """Append the row of a step; the tokens that it emits."""
-    following = request.response[state.emitted :]
-    if not following.size:
-        raise InputError(f"the step order runs request {request.id} after its recorded end")
-    draft = state.draft
-    accepted = accepted_path(draft, following)
-    emitted = min(accepted + 1, following.size)
-    context = request.prompt.size + state.emitted
-    rows.append((index, context, len(draft), accepted, emitted, draft.match_len))
-    return following[:emitted]
+def drive_merged(proposer: Proposer, requests: Sequence[RecordedRequest], k: int, *, concurrency: int = 1) -> Steps:
+    """Rows of every verify step under SGLang's loop: new requests join at the end, all draft, then all append.
+
+    Arriving requests are prefilled before the step and take part in it; those that are done leave, the others keep
+    their order.
+    """
+    served = _Served(proposer, requests, k, NO_LIMIT)
+    waiting = iter(range(len(requests)))
+    running: list[int] = []
+    while True:
+        while len(running) < concurrency and (index := next(waiting, None)) is not None:
+            served.prefill(index)
+            if served.is_done(index):
+                proposer.stop_request(index)
+            else:
+                running.append(index)
+        if not running:
+            return served.steps()
+        for index in running:
+            served.draft(index)
+        for index in running:
+            served.verify(index)
+        for index in [i for i in running if served.is_done(i)]:
+            proposer.stop_request(index)
+            running.remove(index)
+
+
+class _Served:
+    """Requests being served: how far each is, its draft, and the rows so far."""
+
+    def __init__(self, proposer: Proposer, requests: Sequence[RecordedRequest], k: int, max_model_len: int) -> None:
+        self.proposer, self.requests, self.k, self.max_model_len = proposer, requests, k, max_model_len
+        self.states: dict[int, _State] = {}
+        self._rows: list[tuple[int, int, int, int, int, int]] = []
+
+    def is_done(self, index: int) -> bool:
+        return self.states[index].emitted >= self.requests[index].response.size
+
+    def prefill(self, index: int) -> None:
+        if index >= len(self.requests):
+            raise InputError(f"the step order names request {index}; the trace has {len(self.requests)}")
+        request = self.requests[index]
+        self.proposer.start_request(index, request.prompt)
+        first = request.response[:1]
+        self.states[index] = _State(emitted=first.size)
+        if first.size:
+            self.proposer.extend(index, first)
+
+    def draft(self, index: int) -> None:
+        state = self.states[index]
+        context = self.requests[index].prompt.size + state.emitted
+        state.draft = self.proposer.propose(index, max(0, min(self.k, self.max_model_len - context - 1)))
+
+    def verify(self, index: int) -> None:
+        request, state = self.requests[index], self.states[index]
+        following = request.response[state.emitted :]
+        if not following.size:
+            raise InputError(f"the step order runs request {request.id} after its recorded end")
+        draft = state.draft
+        accepted = accepted_path(draft, following)
+        emitted = min(accepted + 1, following.size)
+        context = request.prompt.size + state.emitted
+        self._rows.append((index, context, len(draft), accepted, emitted, draft.match_len))
+        state.emitted += emitted
+        self.proposer.extend(index, following[:emitted])
+
+    def steps(self) -> Steps:
+        table = np.array(self._rows, np.int32).reshape(-1, 6)
+        return Steps.from_rows(table[np.argsort(table[:, 0], kind="stable")])
 
 
 def proposer_of(source: TokenSource) -> tuple[Proposer, int, int]:
@@ -215,7 +259,31 @@ def steps_of(source: TokenSource, requests: Sequence[RecordedRequest], *, concur
             from specplan.propose.sglang_ngram import SglangNgram
             from specplan.propose.sglang_replay import replay as sglang_replay
 
-            return sglang_replay(stream, starts, prompts, SglangNgram(source.engine_rule()), concurrency=concurrency)
+            steps = sglang_replay(stream, starts, prompts, SglangNgram(source.engine_rule()), concurrency=concurrency)
+            # With the engine's quirks a row of padding may be accepted (it drafts token 0): then it was a draft.
+            return replace(steps, drafted=np.maximum(steps.drafted, steps.accepted))
+
+
+def driven(
+    source: TokenSource,
+    requests: Sequence[RecordedRequest],
+    *,
+    concurrency: int = 1,
+    order: Iterable[Sequence[int]] | None = None,
+) -> Steps:
+    """Rows of every verify step, asked of a fresh proposer through its protocol, under its engine's loop.
+
+    Raises
+    ------
+    InputError
+        For a recorded order with a source of SGLang: such orders are vLLM's.
+    """
+    proposer, k, max_model_len = proposer_of(source)
+    if not isinstance(source, SglangNgramSource):
+        return drive(proposer, requests, k, concurrency=concurrency, order=order, max_model_len=max_model_len)
+    if order is not None:
+        raise InputError(f"{source.short}: a recorded order of steps is vLLM's; replay it with --concurrency")
+    return drive_merged(proposer, requests, k, concurrency=concurrency)
 
 
 def verified_width(source: TokenSource) -> int | None:

@@ -13,14 +13,13 @@ from typing import Final
 import numpy as np
 
 from specplan.propose.spelling import TokenSource
-from specplan.propose.steps import Steps
 from specplan.records.lines import BrokenLine, BrokenLog
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 from specplan.replay.counts import IntArray, counts_per_request, records_of, tallies_by_tag
 from specplan.replay.read import TraceReader
 from specplan.replay.requests import RecordedRequest
-from specplan.replay.serve import drive, proposer_of, steps_of, verified_width
+from specplan.replay.serve import driven, steps_of, verified_width
 
 BATCH_BYTES: Final = 4 * 2**20
 BATCH_REQUESTS: Final = 1024
@@ -171,7 +170,10 @@ def _count(
     _compile(source)
     width = verified_width(source)
     start = time.perf_counter()
-    steps = _steps(source, requests, concurrency, order)
+    if order is None:
+        steps = steps_of(source, requests, concurrency=concurrency)
+    else:
+        steps = driven(source, requests, order=order)
     seconds = time.perf_counter() - start
     return Counted(
         tags=tallies_by_tag(steps, requests, width),
@@ -181,18 +183,6 @@ def _count(
         if want_records
         else (),
     )
-
-
-def _steps(
-    source: TokenSource,
-    requests: Sequence[RecordedRequest],
-    concurrency: int,
-    order: Sequence[Sequence[int]] | None,
-) -> Steps:
-    if order is None:
-        return steps_of(source, requests, concurrency=concurrency)
-    proposer, k, max_model_len = proposer_of(source)
-    return drive(proposer, requests, k, order=order, max_model_len=max_model_len)
 
 
 _TINY: Final = RecordedRequest(
