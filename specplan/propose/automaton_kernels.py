@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from specplan.propose.compiled import jit
+from specplan.propose.compiled import jit, jit_leaf
 
 I32: TypeAlias = npt.NDArray[np.int32]
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ FROZEN_SCAN: Final = 8
 SEPARATOR: Final = -(2**31)
 
 
-@jit
+@jit_leaf
 def slot_of(owner: Int, token: Int, n_slots: Int) -> Int:
     """First slot to look at for an edge of `owner` by `token`; n_slots is a power of two."""
     key = (np.uint64(np.uint32(owner)) << np.uint64(32)) | np.uint64(np.uint32(token))
@@ -64,7 +64,7 @@ def _grown(array: I32, rows: Int) -> I32:
     return bigger
 
 
-@jit
+@jit_leaf
 def _find(states: I32, edges: I32, slots: I32, state: Int, token: Int) -> Int:
     """Number of the edge of `state` by `token`, or -1 (building form)."""
     edge = states[state, FIRST]
@@ -85,7 +85,7 @@ def _find(states: I32, edges: I32, slots: I32, state: Int, token: Int) -> Int:
     return -1
 
 
-@jit
+@jit_leaf
 def _index(edges: I32, slots: I32, edge: Int) -> None:
     at = slot_of(edges[edge, FROM], edges[edge, TOKEN], slots.shape[0])
     while slots[at] != 0:
@@ -128,7 +128,7 @@ def _connect(states: I32, edges: I32, slots: I32, head: I64, state: Int, token: 
     return edges, slots
 
 
-@jit
+@jit_leaf
 def _new_state(states: I32, head: I64, length: Int, degree: Int) -> Int:
     state = head[N_STATES]
     head[N_STATES] = state + 1
@@ -294,7 +294,7 @@ def freeze(states: I32, edges: I32, head: I64, rank: Int) -> tuple[I32, I32, I32
     return frozen, laid, _index_frozen(frozen, laid)
 
 
-@jit
+@jit_leaf
 def step(states: I32, edges: I32, slots: I32, state: Int, token: Int) -> Int:
     """Target of the edge of `state` by `token`, or -1 (frozen form)."""
     start, stop = states[state, START], states[state + 1, START]
@@ -312,7 +312,7 @@ def step(states: I32, edges: I32, slots: I32, state: Int, token: Int) -> Int:
     return -1
 
 
-@jit
+@jit_leaf
 def advance(states: I32, edges: I32, slots: I32, state: Int, matched: Int, token: Int, depth: Int) -> tuple[Int, Int]:
     """Longest suffix of the last `depth` tokens that occurs, after one more token.
 
@@ -336,7 +336,7 @@ def advance(states: I32, edges: I32, slots: I32, state: Int, matched: Int, token
     return state, matched
 
 
-@jit
+@jit_leaf
 def walk(states: I32, edges: I32, slots: I32, context: I32, start: Int, stop: Int) -> tuple[Int, Int]:
     """Class and length of the longest suffix of context[start:stop] that occurs; (0, 0) when none does."""
     state, matched = np.int64(0), np.int64(0)

@@ -38,6 +38,16 @@ from specplan.propose.sglang_trie import SglangTrie
 _MAX_PENDING = 1 << 16  # tokens; a longer queue is worked off as it fills, as the engine's thread would
 
 
+def _joined(contexts: Sequence[Tokens]) -> tuple[TokenArray, list[int]]:
+    """Contexts end to end, and their lengths."""
+    if contexts and all(type(context) is np.ndarray for context in contexts):
+        tokens = np.concatenate(contexts)
+        if tokens.dtype == np.int32 and tokens.ndim == 1:
+            return tokens, [len(context) for context in contexts]
+    arrays = [as_tokens(context, what="context") for context in contexts]
+    return np.concatenate([np.zeros(0, np.int32), *arrays]), [array.size for array in arrays]
+
+
 @dataclass(slots=True)
 class _Request:
     """Last D tokens, length of the whole text, and whether a draft was asked for at this length."""
@@ -85,6 +95,7 @@ class SglangNgram:
         self.trie = SglangTrie(rule)
         self.corpora = SglangCorpora(rule)
         self._kernels = load("sglang_trie_kernels")
+        self._match_batch = load("sglang_tree_kernels").match_batch
         self._pending: list[TokenArray] = []
         self._rows: dict[Hashable, int] = {}
         self._free_rows: list[int] = []
@@ -125,7 +136,8 @@ class SglangNgram:
         """Draft trees of a batch.
 
         A request's match state moves on by ``total_len`` minus the last call's, when the context holds that many
-        tokens; otherwise it is rebuilt from the context.
+        tokens; otherwise it is rebuilt from the context. The texts of one id must continue each other; `erase` it
+        before it starts another text.
 
         Parameters
         ----------
@@ -144,13 +156,12 @@ class SglangNgram:
             For an empty context or lengths that do not fit together.
         """
         n, width = len(request_ids), self.rule.draft_token_num
-        arrays = [as_tokens(context, what="context") for context in contexts]
-        sizes = [array.size for array in arrays]
+        tokens, sizes = _joined(contexts)
         totals = sizes if total_lens is None else total_lens
         widths = (width,) * n if widths is None else widths
-        if not len(arrays) == len(totals) == len(widths) == n:
+        if not len(sizes) == len(totals) == len(widths) == n:
             raise InputError(
-                f"match: {n} requests, {len(arrays)} contexts, {len(totals)} total lengths, {len(widths)} widths; "
+                f"match: {n} requests, {len(sizes)} contexts, {len(totals)} total lengths, {len(widths)} widths; "
                 "give one of each per request"
             )
         if 0 in sizes:
@@ -161,7 +172,10 @@ class SglangNgram:
             raise InputError(f"match: widths {min(widths)} to {max(widths)}; expected 1 to draft_token_num = {width}")
         offsets = np.zeros(n + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        rows = np.array([self._row(request_id) for request_id in request_ids], np.int64)
+        try:
+            rows = np.array([self._rows[request_id] for request_id in request_ids], np.int64)
+        except KeyError:
+            rows = np.array([self._row(request_id) for request_id in request_ids], np.int64)
         trees = DraftTrees(
             tokens=np.empty((n, width), np.int32),
             parents=np.empty((n, width), np.int32),
@@ -170,9 +184,9 @@ class SglangNgram:
             match_lens=np.empty(n, np.int64),
         )
         trie, pool = self.trie, self.corpora.pool
-        load("sglang_tree_kernels").match_batch(
+        self._match_batch(
             trie.nodes, trie.slots, trie.head, trie.params, self._states, rows,
-            np.concatenate(arrays) if arrays else np.zeros(0, np.int32), offsets,
+            tokens, offsets,
             np.array(totals, np.int64), np.array(widths, np.int64),
             pool.states, pool.edges, pool.slots, pool.bounds,
             trees.tokens, trees.parents, trees.chances, trees.sizes, trees.match_lens,

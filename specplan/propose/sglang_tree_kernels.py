@@ -23,7 +23,7 @@ from specplan.propose.automaton_kernels import (
     advance,
     walk,
 )
-from specplan.propose.compiled import jit
+from specplan.propose.compiled import jit, jit_leaf
 from specplan.propose.sglang_trie_kernels import (
     AS_ENGINE,
     BY_COUNT,
@@ -83,10 +83,11 @@ class Work(NamedTuple):
     heap: I64
     found: I64
     image: I64
+    order: I64
 
 
 @jit
-def work_for(params: I64) -> Work:
+def work_for(params: I64, n_corpora: Int) -> Work:
     """Working memory for trees of WIDTH rows."""
     width, breadth = params[WIDTH], params[MAX_BREADTH]
     # growth from one anchor: MAX_BREADTH entries for the anchor and for each of the WIDTH - 1 rows it can pass through
@@ -101,13 +102,14 @@ def work_for(params: I64) -> Work:
         np.empty(most, np.int64),
         np.empty((breadth, 3), np.int64),
         np.empty(width, np.int64),
+        np.empty(n_corpora, np.int64),
     )
 
 
 # --------------------------------------------------------------------------------------------------------------- trees
 
 
-@jit
+@jit_leaf
 def _child(rows: I32, parent: Int, token: Int) -> Int:
     row = np.int64(rows[parent, FIRST])
     while row != 0 and rows[row, TOKEN] != token:
@@ -115,7 +117,7 @@ def _child(rows: I32, parent: Int, token: Int) -> Int:
     return row
 
 
-@jit
+@jit_leaf
 def _set_row(rows: I32, chances: F64, row: Int, parent: Int, token: Int, chance: float) -> None:
     rows[row, TOKEN] = token
     rows[row, PARENT] = parent
@@ -125,12 +127,12 @@ def _set_row(rows: I32, chances: F64, row: Int, parent: Int, token: Int, chance:
     chances[row] = chance
 
 
-@jit
+@jit_leaf
 def _plant(rows: I32, chances: F64, token: Int) -> None:
     _set_row(rows, chances, 0, -1, token, 1.0)
 
 
-@jit
+@jit_leaf
 def _add(rows: I32, chances: F64, row: Int, parent: Int, token: Int, chance: float) -> None:
     """Make `row` the last child of `parent`; the caller counts the rows."""
     _set_row(rows, chances, row, parent, token, chance)
@@ -145,7 +147,7 @@ def _add(rows: I32, chances: F64, row: Int, parent: Int, token: Int, chance: flo
 # -------------------------------------------------------------------------------------------------------------- growth
 
 
-@jit
+@jit_leaf
 def _continuations(source: Source, at: Int, k: Int, found: I64) -> Int:
     """The first k continuations of a trie node or automaton state in its order, as rows (token, place, count)."""
     n = 0
@@ -169,7 +171,7 @@ def _continuations(source: Source, at: Int, k: Int, found: I64) -> Int:
     return n
 
 
-@jit
+@jit_leaf
 def _grow_by_recency(
     source: Source, params: I64, anchor: Int, matched: Int, limit: Int, rows: I32, chances: F64, size: Int, work: Work
 ) -> Int:
@@ -200,7 +202,7 @@ def _grow_by_recency(
     return size
 
 
-@jit
+@jit_leaf
 def _is_below(chances: F64, as_engine: Int, a: Int, b: Int) -> bool:
     """Whether entry a is less urgent than b; entries are numbered as they come, and first come is first served."""
     if chances[a] != chances[b] or as_engine == 1:
@@ -208,7 +210,7 @@ def _is_below(chances: F64, as_engine: Int, a: Int, b: Int) -> bool:
     return bool(a > b)
 
 
-@jit
+@jit_leaf
 def _sift_up(heap: I64, chances: F64, as_engine: Int, hole: Int, entry: Int) -> None:
     while hole > 0:
         parent = (hole - 1) // 2
@@ -219,7 +221,7 @@ def _sift_up(heap: I64, chances: F64, as_engine: Int, hole: Int, entry: Int) -> 
     heap[hole] = entry
 
 
-@jit
+@jit_leaf
 def _pop(heap: I64, chances: F64, as_engine: Int, n: Int) -> Int:
     """Most urgent of n entries; the hole sinks to a leaf and the last entry rises from there.
 
@@ -242,7 +244,7 @@ def _pop(heap: I64, chances: F64, as_engine: Int, n: Int) -> Int:
     return top
 
 
-@jit
+@jit_leaf
 def _grow_by_count(
     source: Source, params: I64, anchor: Int, limit: Int, rows: I32, chances: F64, size: Int, work: Work
 ) -> Int:
@@ -253,32 +255,36 @@ def _grow_by_count(
     entries, urgency, heap, found = work.entries, work.reals, work.heap, work.found
     waiting, made = 0, 0
     parent, at, chance = np.int64(0), np.int64(anchor), 1.0
-    while True:
+    while size < limit:
         n = _continuations(source, at, params[MAX_BREADTH], found)
-        total = 0.0
-        for i in range(n):
-            total += np.float64(found[i, 2])
-        for i in range(n):
-            entries[made, 0], entries[made, 1], entries[made, 2] = parent, found[i, 0], found[i, 1]
-            urgency[made] = np.float64(found[i, 2]) / total * chance
-            _sift_up(heap, urgency, params[AS_ENGINE], waiting, made)
-            waiting += 1
-            made += 1
-        if waiting == 0 or size >= limit:
-            return size
-        entry = _pop(heap, urgency, params[AS_ENGINE], waiting)
-        waiting -= 1
-        parent, token, at = entries[entry]
-        chance = float(urgency[entry])
+        if n == 1 and waiting == 0:
+            token, at = found[0, 0], found[0, 1]
+        else:
+            total = 0.0
+            for i in range(n):
+                total += np.float64(found[i, 2])
+            for i in range(n):
+                entries[made, 0], entries[made, 1], entries[made, 2] = parent, found[i, 0], found[i, 1]
+                urgency[made] = np.float64(found[i, 2]) / total * chance
+                _sift_up(heap, urgency, params[AS_ENGINE], waiting, made)
+                waiting += 1
+                made += 1
+            if waiting == 0:
+                break
+            entry = _pop(heap, urgency, params[AS_ENGINE], waiting)
+            waiting -= 1
+            parent, token, at = entries[entry, 0], entries[entry, 1], entries[entry, 2]
+            chance = float(urgency[entry])
         row = _child(rows, parent, token)
         if row == 0:
             row = np.int64(size)
             _add(rows, chances, row, parent, token, chance)
             size += 1
         parent = row
+    return size
 
 
-@jit
+@jit_leaf
 def _grow(
     source: Source, params: I64, anchor: Int, matched: Int, limit: Int, rows: I32, chances: F64, size: Int, work: Work
 ) -> Int:
@@ -287,7 +293,7 @@ def _grow(
     return _grow_by_recency(source, params, anchor, matched, limit, rows, chances, size, work)
 
 
-@jit
+@jit_leaf
 def _grow_from_trie(
     nodes: I32, corpora: Corpora, params: I64, state: I64, limit: Int, rows: I32, chances: F64, size: Int, work: Work
 ) -> Int:
@@ -302,14 +308,14 @@ def _grow_from_trie(
     return size
 
 
-@jit
+@jit_leaf
 def _part(corpora: Corpora, c: Int) -> tuple[I32, I32, I32]:
     """States, edges and index of corpus c."""
     s0, s1, e0, e1, h0, h1 = corpora.bounds[c]
     return corpora.states[s0:s1], corpora.edges[e0:e1], corpora.slots[h0:h1]
 
 
-@jit
+@jit_leaf
 def _grow_from_corpus(
     nodes: I32, corpora: Corpora, c: Int, params: I64, place: I64,
     limit: Int, rows: I32, chances: F64, size: Int, work: Work,
@@ -326,7 +332,7 @@ def _grow_from_corpus(
     return size
 
 
-@jit
+@jit_leaf
 def _merge(rows: I32, chances: F64, size: Int, own: Int, work: Work) -> Int:
     """Add the paths of the other tree's `own` rows; the path that is token 0 alone is left out, as padding would be."""
     other, other_chances, image = work.other_rows, work.other_chances, work.image
@@ -344,7 +350,7 @@ def _merge(rows: I32, chances: F64, size: Int, own: Int, work: Work) -> Int:
     return size
 
 
-@jit
+@jit_leaf
 def _draft_as_engine(
     nodes: I32, corpora: Corpora, params: I64, state: I64, places: I64, last_token: Int, width: Int, work: Work
 ) -> Int:
@@ -367,7 +373,7 @@ def _draft_as_engine(
     return size
 
 
-@jit
+@jit_leaf
 def _draft_shared(
     nodes: I32, corpora: Corpora, params: I64, state: I64, places: I64, last_token: Int, width: Int, work: Work
 ) -> Int:
@@ -375,7 +381,13 @@ def _draft_shared(
     n_corpora = corpora.bounds.shape[0]
     _plant(work.rows, work.chances, last_token)
     size = np.int64(1)
-    order = np.argsort(-places[:, 1], kind="mergesort")
+    order = work.order
+    for c in range(n_corpora):
+        turn = c
+        while turn > 0 and places[order[turn - 1], 1] < places[c, 1]:
+            order[turn] = order[turn - 1]
+            turn -= 1
+        order[turn] = c
     budget_left = min(params[CORPUS_BUDGET], width - 1)
     for turn in range(n_corpora):
         others = n_corpora - turn
@@ -393,7 +405,7 @@ def _draft_shared(
     return size
 
 
-@jit
+@jit_leaf
 def draft(
     nodes: I32, corpora: Corpora, params: I64, state: I64, places: I64, last_token: Int, width: Int, work: Work
 ) -> Int:
@@ -406,7 +418,7 @@ def draft(
 # -------------------------------------------------------------------------------------------------------- one step
 
 
-@jit
+@jit_leaf
 def _locate(corpora: Corpora, tokens: I32, start: Int, stop: Int, places: I64) -> None:
     """In each corpus, class and length of the longest suffix of tokens[start:stop] that occurs."""
     for c in range(corpora.bounds.shape[0]):
@@ -414,7 +426,7 @@ def _locate(corpora: Corpora, tokens: I32, start: Int, stop: Int, places: I64) -
         places[c, 0], places[c, 1] = walk(states, edges, slots, tokens, start, stop)
 
 
-@jit
+@jit_leaf
 def _relocate(corpora: Corpora, tokens: I32, start: Int, stop: Int, depth: Int, places: I64) -> None:
     """The same after tokens[start:stop] more."""
     for c in range(corpora.bounds.shape[0]):
@@ -425,7 +437,7 @@ def _relocate(corpora: Corpora, tokens: I32, start: Int, stop: Int, depth: Int, 
             )
 
 
-@jit
+@jit_leaf
 def longest_match(nodes: I32, corpora: Corpora, state: I64, places: I64) -> Int:
     """Length of the longest suffix with a continuation, in the trie or in any corpus."""
     best = np.int64(0)
@@ -444,7 +456,7 @@ def longest_match(nodes: I32, corpora: Corpora, state: I64, places: I64) -> Int:
     return best
 
 
-@jit
+@jit_leaf
 def lay_out(size: Int, pad: Int, work: Work, tokens: I32, parents: I32, chances: F64) -> None:
     """Number the rows level by level from the root; the rest is padding: the token `pad` under the root."""
     rows, order = work.rows, work.image
@@ -467,16 +479,12 @@ def lay_out(size: Int, pad: Int, work: Work, tokens: I32, parents: I32, chances:
         chances[i] = 0.0
 
 
-@jit
-def match_batch(
+@jit_leaf
+def _match_all(
     nodes: I32, slots: I32, head: I64, params: I64, request_states: I64, which: I64,
-    tokens: I32, offsets: I64, totals: I64, widths: I64,
-    states: I32, edges: I32, corpus_slots: I32, bounds: I64,
+    tokens: I32, offsets: I64, totals: I64, widths: I64, corpora: Corpora, work: Work, places: I64,
     out_tokens: I32, out_parents: I32, out_chances: F64, out_sizes: I64, out_lengths: I64,
 ) -> None:  # fmt: skip
-    """Follow and draft for a batch; row b of the outputs is request b, laid out level by level."""
-    corpora, work = Corpora(states, edges, corpus_slots, bounds), work_for(params)
-    places = np.zeros((bounds.shape[0], 2), np.int64)
     pad = 0 if params[AS_ENGINE] == 1 else -1
     for b in range(which.shape[0]):
         state = request_states[which[b]]
@@ -487,6 +495,22 @@ def match_batch(
         out_sizes[b] = size
         out_lengths[b] = longest_match(nodes, corpora, state, places)
         lay_out(size, pad, work, out_tokens[b], out_parents[b], out_chances[b])
+
+
+@jit
+def match_batch(
+    nodes: I32, slots: I32, head: I64, params: I64, request_states: I64, which: I64,
+    tokens: I32, offsets: I64, totals: I64, widths: I64,
+    states: I32, edges: I32, corpus_slots: I32, bounds: I64,
+    out_tokens: I32, out_parents: I32, out_chances: F64, out_sizes: I64, out_lengths: I64,
+) -> None:  # fmt: skip
+    """Follow and draft for a batch; row b of the outputs is request b, laid out level by level."""
+    corpora, work = Corpora(states, edges, corpus_slots, bounds), work_for(params, bounds.shape[0])
+    places = np.zeros((bounds.shape[0], 2), np.int64)
+    _match_all(
+        nodes, slots, head, params, request_states, which, tokens, offsets, totals, widths, corpora, work, places,
+        out_tokens, out_parents, out_chances, out_sizes, out_lengths,
+    )  # fmt: skip
 
 
 @jit
@@ -515,7 +539,7 @@ def link_batch(parents: I32, masks: npt.NDArray[np.uint8], links: I32) -> None:
 # -------------------------------------------------------------------------------------------------------------- replay
 
 
-@jit
+@jit_leaf
 def accepted_in(rows: I32, size: Int, params: I64, tokens: I32, at: Int, stop: Int) -> Int:
     """Length of the longest root path that equals tokens[at:stop].
 
@@ -535,13 +559,13 @@ def accepted_in(rows: I32, size: Int, params: I64, tokens: I32, at: Int, stop: I
 
 @jit
 def _feed(
-    nodes: I32, slots: I32, head: I64, params: I64, tokens: I32, start: Int, at: Int, end: Int
+    nodes: I32, slots: I32, head: I64, params: I64, tokens: I32, start: Int, at: Int, end: Int, path: I64
 ) -> tuple[I32, I32]:
     """Insert after a step that took a request from `at` to `end`: as the engine the matched tail, else what is new."""
     if params[AS_ENGINE] == 1:
         first = max(start, at - params[DEPTH])
-        return insert(nodes, slots, head, params, tokens, first, at, first)
-    return insert(nodes, slots, head, params, tokens, max(start, at - params[DEPTH] + 1), end, at)
+        return insert(nodes, slots, head, params, tokens, first, at, first, path)
+    return insert(nodes, slots, head, params, tokens, max(start, at - params[DEPTH] + 1), end, at, path)
 
 
 @jit
@@ -554,7 +578,9 @@ def replay(
     Rows of `out`: request, context_len, drafted, accepted, emitted, match_len. Up to `concurrency` requests run at
     once, in order of arrival; all of a step's matches come before all of its insertions.
     """
-    corpora, work, depth = Corpora(states, edges, corpus_slots, bounds), work_for(params), params[DEPTH]
+    corpora, work = Corpora(states, edges, corpus_slots, bounds), work_for(params, bounds.shape[0])
+    depth = params[DEPTH]
+    path = np.empty(depth, np.int64)
     request_states = np.zeros((concurrency, S_ANCHORS + 2 * depth), np.int64)
     places = np.zeros((concurrency, bounds.shape[0], 2), np.int64)
     # running requests, in order: which, how far, emitted by this step, row of its state; rows past `running` are free
@@ -566,9 +592,9 @@ def replay(
             start, stop = starts[arriving], starts[arriving + 1]
             at = start + prompts[arriving] + 1  # the prefill emits the first token
             if index_prompts:
-                nodes, slots = insert(nodes, slots, head, params, tokens, start, at - 1, start)
+                nodes, slots = insert(nodes, slots, head, params, tokens, start, at - 1, start, path)
             if params[AS_ENGINE] == 0 and at <= stop:
-                nodes, slots = _feed(nodes, slots, head, params, tokens, start, at - 1, at)
+                nodes, slots = _feed(nodes, slots, head, params, tokens, start, at - 1, at, path)
             if at < stop:
                 row = row_of[running]
                 request_states[row, S_EPOCH] = -1
@@ -596,7 +622,7 @@ def replay(
         left = 0
         for b in range(running):
             r, at = request[b], position[b]
-            nodes, slots = _feed(nodes, slots, head, params, tokens, starts[r], at, at + emitted[b])
+            nodes, slots = _feed(nodes, slots, head, params, tokens, starts[r], at, at + emitted[b], path)
             if at + emitted[b] < starts[r + 1]:
                 request[left], position[left] = r, at + emitted[b]
                 row_of[left], row_of[b] = row_of[b], row_of[left]

@@ -39,6 +39,7 @@ class SglangTrie:
         self.rule = rule
         self._kernels = load("sglang_trie_kernels")
         self.params: NDArray[np.int64] = rule.as_array()
+        self._path = np.empty(rule.max_trie_depth, np.int64)
         self.head: NDArray[np.int64] = np.zeros(self._kernels.HEAD_FIELDS, np.int64)
         self._clear()
 
@@ -81,7 +82,7 @@ class SglangTrie:
         array = as_tokens(tokens)
         counted_from = 0 if new is None else array.size - min(new, array.size)
         self.nodes, self.slots = self._kernels.insert(
-            self.nodes, self.slots, self.head, self.params, array, 0, array.size, counted_from
+            self.nodes, self.slots, self.head, self.params, array, 0, array.size, counted_from, self._path
         )
 
     def _node(self, path: Sequence[int]) -> int:
@@ -122,7 +123,7 @@ class SglangTrie:
     @property
     def memory_bytes(self) -> int:
         """Bytes of the arrays now held."""
-        return self.nodes.nbytes + self.slots.nbytes + self.head.nbytes + self.params.nbytes
+        return self.nodes.nbytes + self.slots.nbytes + self.head.nbytes + self.params.nbytes + self._path.nbytes
 
     def check_integrity(self) -> None:
         """Verify every invariant; AssertionError names what is broken. Walks all nodes: for tests."""

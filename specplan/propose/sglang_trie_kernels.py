@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from specplan.propose.automaton_kernels import I32, I64, Int, slot_of
-from specplan.propose.compiled import jit
+from specplan.propose.compiled import jit, jit_leaf
 
 PARENT: Final = 0
 TOKEN: Final = 1
@@ -76,7 +76,7 @@ COUNT_LIMIT: Final = 2**31 - 1
 # ---------------------------------------------------------------------------------------------------- trie: children
 
 
-@jit
+@jit_leaf
 def child(nodes: I32, slots: I32, parent: Int, token: Int) -> Int:
     """Child of `parent` by `token`, 0 when there is none."""
     node = np.int64(nodes[parent, FIRST])
@@ -95,7 +95,7 @@ def child(nodes: I32, slots: I32, parent: Int, token: Int) -> Int:
     return np.int64(0)
 
 
-@jit
+@jit_leaf
 def _put_in_slot(nodes: I32, slots: I32, node: Int) -> None:
     at = slot_of(nodes[node, PARENT], nodes[node, TOKEN], slots.shape[0])
     while slots[at] != 0:
@@ -103,7 +103,7 @@ def _put_in_slot(nodes: I32, slots: I32, node: Int) -> None:
     slots[at] = node
 
 
-@jit
+@jit_leaf
 def _take_from_slot(nodes: I32, slots: I32, node: Int) -> None:
     """Remove by moving later entries back, so that no probe ever meets a gap before its entry."""
     mask = slots.shape[0] - 1
@@ -121,7 +121,7 @@ def _take_from_slot(nodes: I32, slots: I32, node: Int) -> None:
         at = (at + 1) & mask
 
 
-@jit
+@jit_leaf
 def _link_after(nodes: I32, parent: Int, node: Int, before: Int) -> None:
     """Hang `node` behind its sibling `before`; 0: first."""
     after = nodes[before, NEXT] if before != 0 else nodes[parent, FIRST]
@@ -135,7 +135,7 @@ def _link_after(nodes: I32, parent: Int, node: Int, before: Int) -> None:
         nodes[after, PREV] = node
 
 
-@jit
+@jit_leaf
 def _unlink(nodes: I32, parent: Int, node: Int) -> None:
     before, after = nodes[node, PREV], nodes[node, NEXT]
     if before != 0:
@@ -146,14 +146,14 @@ def _unlink(nodes: I32, parent: Int, node: Int) -> None:
         nodes[after, PREV] = before
 
 
-@jit
+@jit_leaf
 def _outranks(nodes: I32, a: Int, b: Int) -> bool:
     if nodes[a, COUNT] != nodes[b, COUNT]:
         return bool(nodes[a, COUNT] > nodes[b, COUNT])
     return bool(nodes[a, TOKEN] < nodes[b, TOKEN])
 
 
-@jit
+@jit_leaf
 def _rank(nodes: I32, parent: Int, node: Int, before: Int) -> None:
     """Hang an unlinked node at its rank among the ranked siblings up to `before`."""
     tail = nodes[parent, RANK_TAIL]
@@ -165,14 +165,14 @@ def _rank(nodes: I32, parent: Int, node: Int, before: Int) -> None:
         nodes[parent, RANK_TAIL] = node
 
 
-@jit
+@jit_leaf
 def _drop_rank_tail(nodes: I32, parent: Int) -> None:
     tail = nodes[parent, RANK_TAIL]
     nodes[tail, FLAGS] &= ~RANKED
     nodes[parent, RANK_TAIL] = nodes[tail, PREV]
 
 
-@jit
+@jit_leaf
 def _hang(nodes: I32, parent: Int, node: Int, by_count: Int, width: Int) -> None:
     """Place a new child; DEGREE does not count it yet."""
     if by_count == 0 or parent == 0:
@@ -188,7 +188,7 @@ def _hang(nodes: I32, parent: Int, node: Int, by_count: Int, width: Int) -> None
         _link_after(nodes, parent, node, tail)
 
 
-@jit
+@jit_leaf
 def _rehang(nodes: I32, parent: Int, node: Int, by_count: Int) -> None:
     """Restore the order of the children after `node` was touched or counted."""
     before = np.int64(nodes[node, PREV])
@@ -211,7 +211,7 @@ def _rehang(nodes: I32, parent: Int, node: Int, by_count: Int) -> None:
             _drop_rank_tail(nodes, parent)
 
 
-@jit
+@jit_leaf
 def _unhang(nodes: I32, parent: Int, node: Int) -> None:
     """Take a child off; DEGREE does not count it any more. A ranked child's place goes to the best of the others."""
     if nodes[node, FLAGS] & RANKED == 0:
@@ -235,7 +235,7 @@ def _unhang(nodes: I32, parent: Int, node: Int) -> None:
 # ------------------------------------------------------------------------------------------- trie: age and insertion
 
 
-@jit
+@jit_leaf
 def _make_newest(nodes: I32, head: I64, node: Int) -> None:
     newest = head[NEWEST]
     nodes[node, OLDER] = newest
@@ -247,7 +247,7 @@ def _make_newest(nodes: I32, head: I64, node: Int) -> None:
     head[NEWEST] = node
 
 
-@jit
+@jit_leaf
 def _forget_age(nodes: I32, head: I64, node: Int) -> None:
     older, newer = nodes[node, OLDER], nodes[node, NEWER]
     if newer != 0:
@@ -260,7 +260,7 @@ def _forget_age(nodes: I32, head: I64, node: Int) -> None:
         head[OLDEST] = newer
 
 
-@jit
+@jit_leaf
 def _touch_path(nodes: I32, head: I64, path: I64, n: Int) -> None:
     """Make a root path the newest nodes, its first node the newest of all."""
     for d in range(n - 1, -1, -1):
@@ -269,7 +269,7 @@ def _touch_path(nodes: I32, head: I64, path: I64, n: Int) -> None:
             _make_newest(nodes, head, path[d])
 
 
-@jit
+@jit_leaf
 def evict(nodes: I32, slots: I32, head: I64, n: Int) -> None:
     """Remove the n oldest nodes; each is a leaf when its turn comes."""
     for _ in range(n):
@@ -288,7 +288,7 @@ def evict(nodes: I32, slots: I32, head: I64, n: Int) -> None:
         head[EVICTED] += 1
 
 
-@jit
+@jit_leaf
 def _new_child(nodes: I32, slots: I32, head: I64, parent: Int, token: Int, by_count: Int, width: Int) -> Int:
     node = head[FREE]
     if node != 0:
@@ -324,15 +324,26 @@ def _new_child(nodes: I32, slots: I32, head: I64, parent: Int, token: Int, by_co
     return node
 
 
+@jit_leaf
+def _lacks_rows(nodes: I32, head: I64, needed: Int) -> bool:
+    return bool(head[UNTOUCHED] + needed > nodes.shape[0] and nodes.shape[0] < head[CAPACITY])
+
+
+@jit_leaf
+def _lacks_slots(slots: I32, head: I64, needed: Int) -> bool:
+    """Whether the index could be more than half full after `needed` new nodes, each of which may index its siblings."""
+    return bool(2 * (head[N_SLOTTED] + (NARROW + 1) * needed) > slots.shape[0])
+
+
 @jit
 def _with_room(nodes: I32, slots: I32, head: I64, needed: Int) -> tuple[I32, I32]:
-    """The arrays with `needed` more rows (as far as the capacity goes) and room in the table for their children."""
-    if head[UNTOUCHED] + needed > nodes.shape[0] and nodes.shape[0] < head[CAPACITY]:
+    """The arrays with `needed` more rows (as far as the capacity goes) and room in the index for their children."""
+    if _lacks_rows(nodes, head, needed):
         rows = min(head[CAPACITY], max(2 * nodes.shape[0], head[UNTOUCHED] + needed))
         bigger = np.empty((rows, NODE_FIELDS), np.int32)
         bigger[: nodes.shape[0]] = nodes
         nodes = bigger
-    if 2 * (head[N_SLOTTED] + (NARROW + 1) * needed) > slots.shape[0]:
+    if _lacks_slots(slots, head, needed):
         fresh = np.zeros(2 * slots.shape[0], np.int32)
         for at in range(slots.shape[0]):
             if slots[at] != 0:
@@ -341,60 +352,65 @@ def _with_room(nodes: I32, slots: I32, head: I64, needed: Int) -> tuple[I32, I32
     return nodes, slots
 
 
+@jit_leaf
+def _insert_window(
+    nodes: I32, slots: I32, head: I64, params: I64, tokens: I32, first: Int, length: Int, counted_from: Int, path: I64
+) -> None:
+    """Walk tokens[first:first + length] from the root: make what is missing, count, touch. The arrays have room."""
+    by_count, width = params[BY_COUNT], params[MAX_BREADTH]
+    free = head[CAPACITY] - head[USED]
+    if free < length:
+        known = np.int64(0)
+        if params[AS_ENGINE] == 0:
+            node = np.int64(0)
+            while known < length:
+                node = child(nodes, slots, node, np.int64(tokens[first + known]))
+                if node == 0:
+                    break
+                path[known] = node
+                known += 1
+            # what is there must not make room for what is missing
+            _touch_path(nodes, head, path, known)
+        evict(nodes, slots, head, max(0, length - known - free))
+    parent = np.int64(0)
+    for d in range(length):
+        token = np.int64(tokens[first + d])
+        node = child(nodes, slots, parent, token)
+        if node == 0:
+            node = _new_child(nodes, slots, head, parent, token, by_count, width)
+        else:
+            if first + d >= counted_from and nodes[node, COUNT] < COUNT_LIMIT:
+                nodes[node, COUNT] += 1
+            _rehang(nodes, parent, node, by_count)
+        path[d] = node
+        parent = node
+    _touch_path(nodes, head, path, length)
+
+
 @jit
 def insert(
-    nodes: I32, slots: I32, head: I64, params: I64, tokens: I32, start: Int, stop: Int, counted_from: Int
+    nodes: I32, slots: I32, head: I64, params: I64, tokens: I32, start: Int, stop: Int, counted_from: Int, path: I64
 ) -> tuple[I32, I32]:
     """Insert tokens[start:stop]: for every start the window of at most DEPTH tokens, as one root path.
 
     A node's count rises by one for each window through it whose token there is at `counted_from` or later; windows
     that end before it are skipped. As the engine does, room is made for a window none of whose nodes exist; otherwise
-    only for those that are missing. Answers the arrays, grown as needed.
+    only for those that are missing. Answers the arrays, grown as needed; `path` is room for DEPTH numbers.
     """
-    depth, by_count, width = params[DEPTH], params[BY_COUNT], params[MAX_BREADTH]
-    path = np.empty(depth, np.int64)
     head[CLOCK] += 1
     for first in range(start, stop):
-        length = min(depth, stop - first)
-        if first + length <= counted_from:
-            continue
-        nodes, slots = _with_room(nodes, slots, head, length)
-        free = head[CAPACITY] - head[USED]
-        if free < length:
-            needed = length
-            if params[AS_ENGINE] == 0:
-                node = np.int64(0)
-                known = 0
-                while known < length:
-                    node = child(nodes, slots, node, np.int64(tokens[first + known]))
-                    if node == 0:
-                        break
-                    path[known] = node
-                    known += 1
-                _touch_path(nodes, head, path, known)
-                needed = length - known
-            if needed > free:
-                evict(nodes, slots, head, needed - free)
-        parent = np.int64(0)
-        for d in range(length):
-            token = np.int64(tokens[first + d])
-            node = child(nodes, slots, parent, token)
-            if node == 0:
-                node = _new_child(nodes, slots, head, parent, token, by_count, width)
-            else:
-                if first + d >= counted_from and nodes[node, COUNT] < COUNT_LIMIT:
-                    nodes[node, COUNT] += 1
-                _rehang(nodes, parent, node, by_count)
-            path[d] = node
-            parent = node
-        _touch_path(nodes, head, path, length)
+        length = min(params[DEPTH], stop - first)
+        if first + length > counted_from:
+            if _lacks_rows(nodes, head, length) or _lacks_slots(slots, head, length):
+                nodes, slots = _with_room(nodes, slots, head, length)
+            _insert_window(nodes, slots, head, params, tokens, first, length, counted_from, path)
     return nodes, slots
 
 
 # ------------------------------------------------------------------------------------------------- trie: match states
 
 
-@jit
+@jit_leaf
 def _walk_from_root(nodes: I32, slots: I32, tokens: I32, start: Int, stop: Int) -> Int:
     node = np.int64(0)
     for i in range(start, stop):
@@ -404,7 +420,7 @@ def _walk_from_root(nodes: I32, slots: I32, tokens: I32, start: Int, stop: Int) 
     return node
 
 
-@jit
+@jit_leaf
 def _anchors_hold(nodes: I32, head: I64, state: I64, n_tail: Int, total_len: Int, depth: Int) -> bool:
     appended = total_len - state[S_TOTAL]
     if state[S_EPOCH] != head[EPOCH] or appended < 0 or appended > n_tail:
@@ -418,7 +434,7 @@ def _anchors_hold(nodes: I32, head: I64, state: I64, n_tail: Int, total_len: Int
     return True
 
 
-@jit
+@jit_leaf
 def follow(
     nodes: I32, slots: I32, head: I64, params: I64, state: I64, tokens: I32, start: Int, stop: Int, total_len: Int
 ) -> None:

@@ -200,9 +200,8 @@ def test_memory_is_bounded_by_capacity_and_active_requests():
         assert ngram.trie.n_nodes < 2000, round_
     ngram.check_integrity()
     assert peaks[2] == peaks[-1]
-    nodes, slots = ngram.trie.nodes, ngram.trie.slots
-    assert ngram.trie.memory_bytes == nodes.nbytes + slots.nbytes + ngram.trie.head.nbytes + ngram.trie.params.nbytes
-    assert len(nodes) == 2000
+    assert ngram.trie.nodes.shape == (2000, 12)
+    assert 0 < ngram.trie.memory_bytes - 48 * 2000 - ngram.trie.slots.nbytes < 1000
 
 
 def test_integrity_notices_damage():
