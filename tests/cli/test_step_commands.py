@@ -1,0 +1,124 @@
+"""`compare`, `schedule` and `validate` on the command line: documents, exit codes, one-line errors."""
+
+import json
+
+import pytest
+
+COMPARE = ("compare", "llama3-70b", "--gpu", "h100-sxm", "--tp", "4", "--batch", "1,8,32,64", "--context", "2k,32k")
+SOURCES = ("--source", "ngram:coverage=.4,alpha=.8", "--source", "llama3.2-1b:alpha=.7")
+
+
+def test_compare_prints_one_document(specplan):
+    done = specplan(*COMPARE, *SOURCES, "--json")
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert document["schema_version"] == 1
+    assert document["inputs"]["batch"] == [1, 8, 32, 64]
+    assert document["inputs"]["context"] == [2048, 32768]
+    assert len(document["cells"]) == 3 * 4 * 2
+    assert len(document["capacities"]) == 3 * 2
+    assert {"provenance", "assumptions", "not_modeled", "sensitivity", "error_band", "layer"} <= set(document)
+
+
+def test_compare_shows_layer_verdicts_and_marks_what_does_not_fit(specplan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = specplan(*COMPARE, *SOURCES)
+    assert done.code == 0
+    for expected in ("modelled", "pays", "draft cost", "64*", "what moves the speedup", "not modelled", "coverage"):
+        assert expected in done.out
+
+
+def test_a_verdict_is_an_exit_code(specplan):
+    assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.7", "--verdict", "--json").code == 0
+    assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.05", "--verdict", "--json").code == 1
+    assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.05", "--json").code == 0
+
+
+def test_k_on_the_command_line_is_for_sources_that_fix_none(specplan):
+    done = specplan(
+        "compare", "llama3-8b", "-s", "ngram:alpha=.5", "-s", "ngram-host:alpha=.5,k=2", "-k", "5", "--json"
+    )
+    kappas = {c["source"].partition(":")[0]: c["kappa"] for c in json.loads(done.out)["cells"]}
+    assert kappas == {"none": 0, "ngram": 5, "ngram-host": 2}
+
+
+def test_a_measured_table_is_read(specplan, tmp_path):
+    table = tmp_path / "steps.json"
+    table.write_text(json.dumps({"rows": [{"batch": 1, "width": w, "seconds": 0.01 + 0.001 * w} for w in (1, 4)]}))
+    options = ("--layer", "measured", "--measured", f"llama3-8b={table}", "--json")
+    done = specplan("compare", "llama3-8b", "-s", "ngram:alpha=.5,k=3", *options)
+    assert done.code == 0
+    cell = json.loads(done.out)["cells"][1]
+    assert cell["verify_s"] == pytest.approx(0.014)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_schedule_prints_one_document_with_a_command(specplan, engine: str):
+    done = specplan("schedule", "llama3-8b", "--draft", "llama3.2-1b", "--alpha", ".7", "--engine", engine, "--json")
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert document["schedules"][0]["ranges"][0]["first"] == 1
+    assert "meta-llama/Llama-3.2-1B" in document["command_line"]
+    assert document["warnings"]
+
+
+def test_schedule_prints_a_line_to_paste_unbroken(specplan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    done = specplan("schedule", "llama3-8b", "--draft", "llama3.2-1b", "--alpha", ".7")
+    line = next(line for line in done.out.splitlines() if line.startswith("vllm serve"))
+    assert line.endswith("}'")
+
+
+def test_validate_prints_medians_and_checks_them(specplan):
+    done = specplan("validate", "--json", "--check")
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert document["holds"] is True
+    assert {t["name"] for t in document["tables"]} >= {"magicdec", "moesd"}
+    assert all({"predicted", "published", "error", "use"} <= set(r) for t in document["tables"] for r in t["rows"])
+
+
+def test_validate_shows_each_row_of_one_table(specplan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = specplan("validate", "draft-costs")
+    assert done.code == 0
+    assert "chinchilla" in done.out
+    assert "0.128" in done.out
+
+
+def test_validate_startup_replays_recorded_start_ups(specplan):
+    done = specplan("validate", "startup", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["summaries"]
+
+
+BAD = {
+    "no source": (("compare", "llama3-8b"), None),
+    "unknown target": (("compare", "lama3-8b", "-s", "ngram:alpha=.5"), "llama3-8b"),
+    "unknown card": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "--gpu", "h100sxm"), "did you mean h100-sxm"),
+    "unknown draft": (("compare", "llama3-8b", "-s", "lama3.2-1b:alpha=.5"), "llama3.2-1b"),
+    "no acceptance": (("compare", "llama3-8b", "-s", "ngram"), "its acceptance must be given once"),
+    "k of 0": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "-k", "0"), "must be at least 1"),
+    "bad batch": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "-b", "1,many"), "whole number of tokens"),
+    "bad layer": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "--layer", "x"), "unknown layer"),
+    "bad table": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "--measured", "x"), "expected NAME=FILE"),
+    "bad workspace": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "--workspace", "2"), "has no unit"),
+    "tp": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "--tp", "3"), "does not divide"),
+    "draft without alpha": (("schedule", "llama3-8b", "--draft", "llama3.2-1b"), "needs its --alpha"),
+    "draft and source": (("schedule", "llama3-8b", "--draft", "a", "--source", "ngram:alpha=.5"), "either --draft"),
+    "no draft at all": (("schedule", "llama3-8b"), "either --draft"),
+    "engine": (("schedule", "llama3-8b", "-s", "ngram:alpha=.5", "--engine", "tgi"), "vllm and sglang"),
+    "margin": (("schedule", "llama3-8b", "-s", "ngram:alpha=.5", "--margin", "2"), "--margin 2"),
+    "unknown table": (("validate", "nothing"), "no published table 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(specplan, case: str):
+    argv, expected = BAD[case]
+    done = specplan(*argv)
+    assert (done.code, done.out) == (2, "")
+    assert "Traceback" not in done.err
+    if expected is not None:  # usage errors are printed by the option parser, with its frame
+        assert expected in done.err
+        assert done.err.count("\n") == 1
