@@ -12,6 +12,10 @@ def blocks(
     tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Tensor-parallel ranks."),
     pp: int = typer.Option(1, "--pipeline-parallel-size", "--pp", help="Pipeline stages."),
     dcp: int = typer.Option(1, "--decode-context-parallel-size", "--dcp", help="Decode context parallel ranks (vLLM)."),
+    pcp: int = typer.Option(
+        1, "--prefill-context-parallel-size", "--pcp", help="Prefill context parallel ranks (vLLM)."
+    ),
+    dp: int = typer.Option(1, "--data-parallel-size", "--dp", help="Data-parallel ranks that share experts (vLLM)."),
     expert_parallel: bool = typer.Option(False, "--enable-expert-parallel", "--ep", help="Whole experts per rank."),
     dtype: str = typer.Option("auto", "--dtype", help="auto, bfloat16, float16, float32."),
     quantization: str = typer.Option(None, "--quantization", "-q", help="For checkpoints that do not state their own."),
@@ -79,8 +83,9 @@ def blocks(
         engine_version=engine_version,
         common={"tp": tp, "pp": pp, "expert_parallel": expert_parallel, "dtype": dtype, "quantization": quantization,
                 "kv_cache_dtype": kv_cache_dtype, "weights": size(weights)},
-        vllm={"dcp": dcp, "gpu_memory_utilization": gpu_memory_utilization, "max_model_len": length,
-              "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "block_size": block_size,
+        vllm={"dcp": dcp, "pcp": pcp, "dp": dp, "gpu_memory_utilization": gpu_memory_utilization,
+              "max_model_len": length, "max_num_seqs": max_num_seqs,
+              "max_num_batched_tokens": max_num_batched_tokens, "block_size": block_size,
               "kv_cache_memory_bytes": None if kv_cache_memory is None else int(units.parse(kv_cache_memory, "memory")),
               "num_gpu_blocks_override": num_gpu_blocks_override, "enable_prefix_caching": prefix_caching,
               "enforce_eager": enforce_eager, "hybrid_kv_cache_manager": not hybrid_off,

@@ -35,6 +35,8 @@ class WeightSettings:
     ----------
     tp, pp : int
         Tensor-parallel ranks; pipeline stages.
+    expert_copies : int
+        Data-parallel times prefill-context-parallel ranks: experts are divided among tensor ranks times these.
     expert_parallel : bool
         Whole experts on each rank instead of slices of all.
     latent_copies : bool
@@ -45,6 +47,7 @@ class WeightSettings:
 
     tp: int = 1
     pp: int = 1
+    expert_copies: int = 1
     expert_parallel: bool = False
     latent_copies: bool = False
     rotary_tables: bool = True
@@ -206,10 +209,10 @@ def _add_outer(out: defaultdict[str, float], weight: Weight, model: Model, s: We
 def _fraction(weight: Weight, layer: Layer, model: Model, s: WeightSettings) -> float:
     """Share of a weight on one rank; above the plain share where a kernel pads it."""
     if weight.component == "experts" and isinstance(layer.feed_forward, Experts):
-        experts = layer.feed_forward
+        experts, ranks = layer.feed_forward, s.tp * s.expert_copies
         if s.expert_parallel:
-            return -(-experts.count // s.tp) / experts.count
-        return _expert_padding(experts, format_of(weight, model), model.hidden_size, s.tp) / s.tp
+            return -(-experts.count // ranks) / experts.count
+        return _expert_padding(experts, format_of(weight, model), model.hidden_size, ranks) / ranks
     match weight.shard:
         case Shard.SPLIT:
             return 1 / s.tp
@@ -219,12 +222,12 @@ def _fraction(weight: Weight, layer: Layer, model: Model, s: WeightSettings) -> 
             return 1.0
 
 
-def _expert_padding(experts: Experts, fmt: NumberFormat, hidden: int, tp: int) -> float:
+def _expert_padding(experts: Experts, fmt: NumberFormat, hidden: int, ranks: int) -> float:
     """Padded over plain size of an expert's matrices on one rank."""
     if fmt.name not in EXPERT_PADDING:
         return 1.0
     width_step, hidden_step = EXPERT_PADDING[fmt.name]
-    width = experts.width / tp
+    width = experts.width / ranks
     return (-(-width // width_step) * width_step / width) * (-(-hidden // hidden_step) * hidden_step / hidden)
 
 

@@ -48,6 +48,9 @@ QUANTIZATIONS: Final = {
 }  # fmt: skip
 """``--quantization`` -> storage format, for checkpoints that do not state their own."""
 
+HEADS: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})
+"""Methods whose draft is a head on the target's hidden states and shares its embedding."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmFlags:
@@ -56,8 +59,9 @@ class VllmFlags:
     Attributes
     ----------
     version : str
-    tp, pp, dcp : int
-        Tensor, pipeline and decode context parallel ranks.
+    tp, pp, dcp, pcp, dp : int
+        Tensor, pipeline, decode context, prefill context and data parallel ranks. The last two hold whole caches of
+        their own and share only the experts.
     expert_parallel : bool
     dtype, quantization, kv_cache_dtype : str
         vLLM's names; ``auto`` takes the model's own.
@@ -90,6 +94,8 @@ class VllmFlags:
     tp: int = 1
     pp: int = 1
     dcp: int = 1
+    pcp: int = 1
+    dp: int = 1
     expert_parallel: bool = False
     dtype: str = "auto"
     quantization: str | None = None
@@ -276,6 +282,10 @@ def _draft_model(model: Model, speculation: Speculation | None, draft: Model | N
         )
     if speculation.quantization:
         draft = with_formats(draft, "auto", speculation.quantization)
+    if speculation.method in HEADS and (draft.vocab_size, draft.hidden_size) == (model.vocab_size, model.hidden_size):
+        # A drafting head takes the target's embedding; EAGLE-3 keeps an output head of its own.
+        own_head = draft.head and speculation.method == "eagle3"
+        draft = replace(draft, embedding=False, head=own_head, tied_embeddings=False)
     return replace(draft, weight_format=model.weight_format)
 
 
@@ -451,7 +461,11 @@ def _rank_terms(
 ) -> RankTerms:
     f = s.flags
     held = WeightSettings(
-        tp=f.tp, pp=f.pp, expert_parallel=f.expert_parallel, latent_copies=s.rules.latent_copies, rotary_tables=True
+        tp=f.tp,
+        pp=f.pp,
+        expert_copies=f.dp * f.pcp,
+        expert_parallel=f.expert_parallel,
+        latent_copies=s.rules.latent_copies,
     )
     target = rank_weight_bytes(model, held, stage)
     if f.extra_weights and stage == 0:
