@@ -19,7 +19,7 @@ GPU_CHUNK: Final = 2**28
 
 def to_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
     """Host numbers as a tensor on the device, without waiting for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    tensor = torch.tensor(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
