@@ -10,7 +10,7 @@ All sizes that either engine labels "GB" at start-up are GiB (2**30).
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Final
@@ -23,7 +23,7 @@ _CHUNK: Final = 1 << 20
 _LONGEST_LINE: Final = 1 << 18
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}(?:;\d{1,2})*m")
 _N: Final = r"([\d,]*\.?\d+)"
-_GIB: Final = r"([\d,]*\.?\d+)\s*Gi?B"
+_GIB: Final = r"(-?[\d,]*\.?\d+)\s*Gi?B"
 
 # Rank names: "(Worker_TP0 pid=12)", "(VllmWorker rank=1 pid=..)", "(RayWorkerWrapper pid=7)", "[2026-01-01 TP0]".
 _RANK: Final = (
@@ -127,8 +127,13 @@ _LINES: Final = (
     _line("oad weight end", rf"Load weight end\..*?mem usage={_GIB}", "weights_bytes"),
     _line(
         "Cache is allocated",
-        rf"KV Cache is allocated\..*?#tokens: (\d+), K size: {_GIB}, V size: {_GIB}",
+        rf"(?<!SWA )KV Cache is allocated\..*?#tokens: (\d+), K size: {_GIB}, V size: {_GIB}",
         "pool_tokens", "pool_key_bytes", "pool_value_bytes",
+    ),
+    _line(
+        "SWA KV Cache is allocated",
+        rf"SWA KV Cache is allocated\..*?#tokens: (\d+), K size: {_GIB}, V size: {_GIB}",
+        "swa_pool_tokens", "swa_pool_key_bytes", "swa_pool_value_bytes",
     ),
     _line("Cache is allocated", rf"KV Cache is.*?#tokens: (\d+), KV size: {_GIB}", "pool_tokens", "pool_bytes"),
     _line(
@@ -391,7 +396,18 @@ class _State:
             if override or name not in self.settings:
                 self.settings[name] = value
 
+    def _tell_draft_pools(self) -> None:
+        """SGLang prints a draft's pool by the same words as the target's; of two pools on a rank the smaller is its."""
+        for term in ("pool_key_bytes", "pool_value_bytes", "pool_bytes"):
+            for rank in {r.rank for r in self.readings if r.term == term}:
+                largest = max(r.value for r in self.readings if r.term == term and r.rank == rank)
+                self.readings = [
+                    replace(r, term=f"draft_{term}") if r.term == term and r.rank == rank and r.value < largest else r
+                    for r in self.readings
+                ]
+
     def finish(self) -> StartupLog:
+        self._tell_draft_pools()
         sglang_terms = {"free_after_load_bytes", "pool_tokens", "free_after_pool_bytes", "full_pool_tokens"}
         terms = {r.term for r in self.readings}
         engine = "sglang" if self.sglang or (terms & sglang_terms and not self.vllm) else "vllm"

@@ -106,9 +106,21 @@ def test_sglang() -> None:
     assert log.settings["speculative_algorithm"] == "EAGLE"
     assert log.settings["max_model_len"] == 131072
     assert (_gib(log, "free_at_start_bytes"), _gib(log, "free_after_load_bytes")) == (21.63, 6.09)
-    pools = [round(r.value / GIB, 2) for r in log.readings if r.term == "pool_key_bytes"]
-    assert pools == [1.42, 0.05]
+    assert (_gib(log, "pool_key_bytes"), _gib(log, "draft_pool_key_bytes")) == (1.42, 0.05)
     assert log.value("kv_tokens") == 46611
+
+
+def test_window_pools_and_negative_estimates() -> None:
+    log = _read(
+        "[2026-01-31 TP0] SWA KV Cache is allocated. dtype: torch.bfloat16, #tokens: 300288, K size: 8.38 GB, "
+        "V size: 5.59 GB\n"
+        "[2026-01-31 TP0] Full KV Cache is allocated. dtype: torch.bfloat16, #tokens: 375360, K size: 1.21 GB, "
+        "V size: 0.81 GB\n"
+        "INFO CUDA graph pool memory: 0.23 GiB (actual), -0.81 GiB (estimated), difference: 1.04 GiB (456.1%).\n"
+    )
+    assert (_gib(log, "swa_pool_key_bytes"), _gib(log, "pool_key_bytes")) == (8.38, 1.21)
+    assert (log.value("swa_pool_tokens"), log.value("pool_tokens")) == (300288, 375360)
+    assert _gib(log, "cuda_graph_estimate_bytes") == -0.81
 
 
 def test_a_real_cpu_server() -> None:

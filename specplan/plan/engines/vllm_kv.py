@@ -61,6 +61,8 @@ class CacheLayer:
         Heads and head sizes; layers of equal bytes but different shape are different layers to vLLM.
     window, chunk : int or None
         Sliding window; attention chunk (tokens).
+    encoder_tokens : int
+        For cross attention: the longest encoder input, cached whole for each request.
     state_blocks : int
         Pages that drafts add to each request's recurrent state (number of speculative tokens).
     context_sharded : bool
@@ -75,6 +77,7 @@ class CacheLayer:
     shape: tuple[int, ...] = ()
     window: int | None = None
     chunk: int | None = None
+    encoder_tokens: int = 0
     state_blocks: int = 0
     context_sharded: bool = True
     draft: bool = field(default=False, compare=False)
@@ -206,6 +209,8 @@ def pages_per_request(layer: CacheLayer, length: int, settings: CacheSettings) -
     match layer.kind:
         case CacheKind.SLIDING:
             assert layer.window is not None  # noqa: S101 - an invariant of the kind, for the type checker
+            if settings.context_parallel > 1:
+                raise UnsupportedError("vLLM does not divide sliding windows among decode context parallel ranks")
             return _ceil(min(layer.window - 1 + settings.lookahead + flight, length), block) + 1
         case CacheKind.CHUNKED:
             assert layer.chunk is not None  # noqa: S101 - the same
@@ -218,6 +223,8 @@ def pages_per_request(layer: CacheLayer, length: int, settings: CacheSettings) -
                     return 2 + layer.state_blocks
                 case StateCache.ALL:
                     return _ceil(length, block) + layer.state_blocks
+        case CacheKind.CROSS:
+            return _ceil(layer.encoder_tokens, block)
         case _:
             ranks = settings.context_parallel if layer.context_sharded else 1
             return _ceil(_ceil(length, ranks), block)
@@ -340,16 +347,23 @@ def group_layers(layers: Sequence[tuple[CacheLayer, int]], settings: CacheSettin
     Mixed layers: pages are brought to the largest (`unify_pages`), layers of one shape form a bucket, and every bucket
     is cut into groups of the smallest bucket's size, or of the largest's when that is below 1.5 times the smallest.
     """
-    if not settings.hybrid:
-        layers = [(_promoted(layer), stage) for layer, stage in layers]
-    if keeps_same_tokens([layer for layer, _ in layers]):
-        return (CacheGroup(layers=tuple(x for x, _ in layers), stages=tuple(s for _, s in layers)),)
-    if not settings.hybrid:
-        raise UnsupportedError(
-            "vLLM cannot turn off its hybrid cache manager for this model: its layers keep different tokens even as "
-            "full attention"
-        )
-    pages = unify_pages([layer for layer, _ in layers])
+    plain = [layer for layer, _ in layers]
+    if not keeps_same_tokens(plain) and not settings.hybrid:
+        plain = _promoted(plain)
+        if not keeps_same_tokens(plain):
+            raise UnsupportedError(
+                "Hybrid KV cache manager is disabled but failed to convert the KV cache specs to one unified type."
+            )
+    if keeps_same_tokens(plain):
+        return (CacheGroup(layers=tuple(plain), stages=tuple(s for _, s in layers)),)
+    try:
+        pages = unify_pages(plain)
+    except UnsupportedError:
+        # vLLM's way out: windows kept in full, which then may share one group at any page size.
+        plain = _promoted(plain)
+        if not keeps_same_tokens(plain):
+            raise
+        return (CacheGroup(layers=tuple(plain), stages=tuple(s for _, s in layers)),)
     buckets: dict[CacheLayer, list[tuple[CacheLayer, int]]] = {}
     for page, (_, stage) in zip(pages, layers, strict=True):
         buckets.setdefault(page, []).append((page, stage))
@@ -407,10 +421,16 @@ def unify_pages(layers: Sequence[CacheLayer]) -> tuple[CacheLayer, ...]:
     return tuple(map(unified, layers))
 
 
-def _promoted(layer: CacheLayer) -> CacheLayer:
-    if layer.kind in (CacheKind.SLIDING, CacheKind.CHUNKED):
-        return replace(layer, kind=CacheKind.FULL, window=None, chunk=None)
-    return layer
+def _promoted(layers: Sequence[CacheLayer]) -> list[CacheLayer]:
+    """Windows and chunks charged as full attention, where there is full attention beside them."""
+    if not any(layer.kind.is_full for layer in layers):
+        return list(layers)
+    return [
+        replace(layer, kind=CacheKind.FULL, window=None, chunk=None)
+        if layer.kind in (CacheKind.SLIDING, CacheKind.CHUNKED)
+        else layer
+        for layer in layers
+    ]
 
 
 def _too_long(length: int, needed: int, have: int, longest: int) -> str:

@@ -16,6 +16,7 @@ from specplan.plan.engines.vllm_kv import (
     CacheSettings,
     StateCache,
     group_layers,
+    pages_per_request,
     plan_cache,
 )
 
@@ -101,9 +102,34 @@ def test_the_older_print_divides_blocks_among_groups() -> None:
 
 def test_a_latent_page_that_does_not_divide_is_refused() -> None:
     latent = _layer(CacheKind.LATENT, 18432)
-    window = _layer(CacheKind.SLIDING, 65536, window=128)
+    state = _layer(CacheKind.RECURRENT, 65536)
     with pytest.raises(UnsupportedError, match="18432"):
-        group_layers([(latent, 0), (window, 0)], CacheSettings(max_model_len=64, in_flight_tokens=64))
+        group_layers([(latent, 0), (state, 0)], CacheSettings(max_model_len=64, in_flight_tokens=64))
+
+
+def test_windows_beside_an_indivisible_latent_page_are_kept_in_full() -> None:
+    latent = _layer(CacheKind.LATENT, 18432)
+    window = _layer(CacheKind.SLIDING, 32768, window=128)
+    groups = group_layers([(latent, 0), (window, 0)], CacheSettings(max_model_len=64, in_flight_tokens=64))
+    assert [group.bytes_per_block(0) for group in groups] == [18432 + 32768]
+
+
+def test_without_the_hybrid_manager_windows_alone_stay_windows() -> None:
+    window = _layer(CacheKind.SLIDING, 32768, window=128)
+    options = CacheSettings(max_model_len=131072, in_flight_tokens=1024, hybrid=False)
+    (group,) = group_layers([(window, 0)] * 4, options)
+    assert group.blocks_per_request(131072, options) == -(-(128 - 1 + 1024) // 16) + 1
+    chunk = _layer(CacheKind.CHUNKED, 32768, chunk=128)
+    with pytest.raises(UnsupportedError, match="failed to convert"):
+        group_layers([(window, 0), (chunk, 0)], options)
+
+
+def test_cross_attention_reserves_the_encoders_tokens_and_windows_refuse_context_parallel_ranks() -> None:
+    cross = _layer(CacheKind.CROSS, 32768, encoder_tokens=1500)
+    options = CacheSettings(max_model_len=448, in_flight_tokens=448, context_parallel=2)
+    assert pages_per_request(cross, 448, options) == 94
+    with pytest.raises(UnsupportedError, match="context parallel"):
+        pages_per_request(_layer(CacheKind.SLIDING, 32768, window=64), 448, options)
 
 
 attention = st.builds(
