@@ -121,6 +121,17 @@ def pass_shape(
     Notes
     -----
     Counts each weight where `specplan.formulas.parameters` places it. Not counted: padding of the vocabulary, norms.
+
+    Examples
+    --------
+    >>> from specplan.values.formats import lookup
+    >>> from specplan.values.model import DenseMLP, Layer, Model
+    >>> block = Layer(mixer=Attention(heads=32, kv_heads=8, head_dim=128), feed_forward=DenseMLP(width=14336))
+    >>> model = Model(name="8b", source="", hidden_size=4096, vocab_size=128256, tied_embeddings=False,
+    ...               layers=(block,) * 32, weight_format=lookup("bf16"))
+    >>> shape = pass_shape(model, tp=4)
+    >>> shape.all_reduces, shape.message_bytes, shape.head_params
+    (64, 8192.0, 131334144.0)
     """
     kv = kv_format or model.weight_format
     dense: dict[float, float] = {}
@@ -287,9 +298,8 @@ def pass_load(
 
     Examples
     --------
-    >>> from specplan.formulas.step import pass_load, pass_shape
     >>> from specplan.values.formats import lookup
-    >>> from specplan.values.model import Attention, DenseMLP, Layer, Model
+    >>> from specplan.values.model import DenseMLP, Layer, Model
     >>> block = Layer(mixer=Attention(heads=32, kv_heads=8, head_dim=128), feed_forward=DenseMLP(width=14336))
     >>> model = Model(name="8b", source="", hidden_size=4096, vocab_size=128256, tied_embeddings=False,
     ...               layers=(block,) * 32, weight_format=lookup("bf16"))
@@ -340,6 +350,18 @@ def bound_s(
     Notes
     -----
     The upper bound bounds a machine that reaches its peaks; real ones add launches and latencies and exceed it.
+    Source: roofline; lower bound by the maximum and upper bound by the sum as in "How to Scale Your Model" (2025).
+
+    Examples
+    --------
+    >>> from specplan.values.formats import lookup
+    >>> from specplan.values.model import DenseMLP, Layer, Model
+    >>> block = Layer(mixer=Attention(heads=32, kv_heads=8, head_dim=128), feed_forward=DenseMLP(width=14336))
+    >>> model = Model(name="8b", source="", hidden_size=4096, vocab_size=128256, tied_embeddings=False,
+    ...               layers=(block,) * 32, weight_format=lookup("bf16"))
+    >>> lower, upper = bound_s(pass_load(pass_shape(model), 1), 3350e9, 989e12)
+    >>> round(float(lower) * 1e3, 3), round(float(upper) * 1e3, 3)
+    (4.483, 4.498)
     """
     parts = [load.memory_bytes / np.asarray(bandwidth, np.float64), load.flops / np.asarray(flops, np.float64)]
     if link_bandwidth is not None and load.ranks > 1:
@@ -459,6 +481,21 @@ def pass_terms(load: PassLoad, rates: PassRates) -> PassTerms:
     overlap, which the root of squares describes: arithmetic is hidden while positions are few and shows past the ridge.
     Everything else adds up. The time rises with every input and never lies below the roofline. Not counted: host time
     between passes.
+
+    Source: additive form from arXiv 2601.11580 (regression on vLLM's steps); overlap within matmuls from vLLM's example
+    table of step times by batch and draft length.
+
+    Examples
+    --------
+    >>> from specplan.values.formats import lookup
+    >>> from specplan.values.model import DenseMLP, Layer, Model
+    >>> block = Layer(mixer=Attention(heads=32, kv_heads=8, head_dim=128), feed_forward=DenseMLP(width=14336))
+    >>> model = Model(name="8b", source="", hidden_size=4096, vocab_size=128256, tied_embeddings=False,
+    ...               layers=(block,) * 32, weight_format=lookup("bf16"))
+    >>> rates = PassRates(bandwidth=3350e9, flops=989e12, link_bandwidth=None, weight_fraction=0.88, kv_fraction=0.97,
+    ...                   matmul_fraction=0.65, link_fraction=0.5, layer_s=28e-6)
+    >>> round(float(pass_terms(pass_load(pass_shape(model), 1), rates).total_s) * 1e3, 3)
+    5.991
     """
     bandwidth = rates.bandwidth * rates.weight_fraction
     weights_s = sum(

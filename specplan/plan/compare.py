@@ -57,14 +57,16 @@ class Cell:
     ----------
     source, batch, context_len, kappa
         What runs; kappa is the given or the best draft length.
-    emitted : float
-        Tokens per request and step, over all steps.
+    emitted, emitted_low, emitted_high : float
+        Tokens per request and step, over all steps; with the ends of the source's ranges.
     plain_s : float
         The step without speculation.
     draft_s, verify_s, host_s, step_s : float
         The step's parts and their sum.
-    per_token_s, tokens_s_request, tokens_s_gpu : float
-        Time per output token; rates of one request, and of all requests per card.
+    per_token_s, per_token_low_s, per_token_high_s : float
+        Time per output token; between the ends of the source's ranges, with the model's error band.
+    tokens_s_request, tokens_s_gpu : float
+        Rates of one request, and of all requests per card.
     speedup, speedup_low, speedup_high : float
         Against the plain step; with the ends of the source's ranges and the model's error band.
     fits : bool
@@ -84,12 +86,16 @@ class Cell:
     context_len: int
     kappa: int
     emitted: float
+    emitted_low: float
+    emitted_high: float
     plain_s: float
     draft_s: float
     verify_s: float
     host_s: float
     step_s: float
     per_token_s: float
+    per_token_low_s: float
+    per_token_high_s: float
     tokens_s_request: float
     tokens_s_gpu: float
     speedup: float
@@ -393,14 +399,14 @@ def _cells(
     step = times(setting, source, of, b, context, kappa)
     plain = times(setting, NO_SOURCE, of, b, context, 0)
     gain = plain.step_s / step.per_token_s
-    low, high = _speedup_ends(setting, source, of, b, context, kappa)
+    ends = _ends(setting, source, of, b, context, kappa)
     is_none = source.kind == "none"
     binding = _bindings(setting, source, of, b, context, step, plain, kappa, sequences)
     found = []
     for i, batch in enumerate(batches):
         per_token = float(step.per_token_s[i])
         per_gpu = batch / per_token / setting.on.tp
-        verdict = "pays" if low[i] > 1 else "does not pay" if high[i] < 1 else "uncertain"
+        verdict = "pays" if ends.speedup_low[i] > 1 else "does not pay" if ends.speedup_high[i] < 1 else "uncertain"
         price, power = setting.price_per_hour, setting.on.accelerator.tdp_w
         found.append(
             Cell(
@@ -409,17 +415,21 @@ def _cells(
                 context_len=context,
                 kappa=int(kappa[i]),
                 emitted=float(step.emitted[i]),
+                emitted_low=float(ends.emitted_low[i]),
+                emitted_high=float(ends.emitted_high[i]),
                 plain_s=float(plain.step_s[i]),
                 draft_s=float(step.draft_s[i]),
                 verify_s=float(step.verify_s[i]),
                 host_s=float(step.host_s[i]),
                 step_s=float(step.step_s[i]),
                 per_token_s=per_token,
+                per_token_low_s=float(ends.per_token_low_s[i]),
+                per_token_high_s=float(ends.per_token_high_s[i]),
                 tokens_s_request=1 / per_token,
                 tokens_s_gpu=per_gpu,
                 speedup=float(gain[i]),
-                speedup_low=1.0 if is_none else float(low[i]),
-                speedup_high=1.0 if is_none else float(high[i]),
+                speedup_low=1.0 if is_none else float(ends.speedup_low[i]),
+                speedup_high=1.0 if is_none else float(ends.speedup_high[i]),
                 fits=batch <= sequences,
                 verdict="" if is_none else verdict,
                 binding=binding[i],
@@ -430,25 +440,38 @@ def _cells(
     return found
 
 
-def _speedup_ends(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    emitted_low: FloatArray
+    emitted_high: FloatArray
+    per_token_low_s: FloatArray
+    per_token_high_s: FloatArray
+    speedup_low: FloatArray
+    speedup_high: FloatArray
+
+
+def _ends(
     setting: Setting,
     source: StepSource,
     of: Loads,
     batch: FloatArray,
     context: int,
     kappa: npt.NDArray[np.int64],
-) -> tuple[FloatArray, FloatArray]:
-    """Least and largest speedup: ends of the source's ranges, with the error band, or between the bounds."""
-    band = error_band(setting.on, setting.tables) or 0.0
+) -> _Ends:
+    """Ends of each figure: of the source's ranges with the error band, or between the two bounds."""
+    band = 1 + (error_band(setting.on, setting.tables) or 0.0)
     slow = replace(setting, on=other_bound(setting.on)) if setting.on.layer == "bound" else setting
     low_end, high_end = source.ends()
-
-    def plain(at: Setting) -> FloatArray:
-        return times(at, NO_SOURCE, of, batch, context, 0).step_s
-
-    low = plain(setting) / times(slow, low_end, of, batch, context, kappa).per_token_s / (1 + band)
-    high = plain(slow) / times(setting, high_end, of, batch, context, kappa).per_token_s * (1 + band)
-    return low, high
+    worst, best = (times(at, end, of, batch, context, kappa) for at, end in ((slow, low_end), (setting, high_end)))
+    fast_plain, slow_plain = (times(at, NO_SOURCE, of, batch, context, 0).step_s for at in (setting, slow))
+    return _Ends(
+        emitted_low=worst.emitted,
+        emitted_high=best.emitted,
+        per_token_low_s=best.per_token_s / band,
+        per_token_high_s=worst.per_token_s * band,
+        speedup_low=fast_plain / worst.per_token_s / band,
+        speedup_high=slow_plain / best.per_token_s * band,
+    )
 
 
 def _bindings(

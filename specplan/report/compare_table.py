@@ -69,7 +69,7 @@ def _columns(r: CompareReport) -> list[tuple[str, Callable[[Cell], str]]]:
         ("batch", lambda c: str(c.batch) + ("" if c.fits else "*")),
         ("source", lambda c: c.source),
         ("k", lambda c: str(c.kappa) if c.kappa else ""),
-        ("tokens/step", lambda c: f"{c.emitted:.2f}"),
+        ("tokens/step", _emitted),
         ("draft", lambda c: _ms(c.draft_s)),
         ("verify", lambda c: _ms(c.verify_s)),
         ("step", lambda c: _ms(c.step_s)),
@@ -89,6 +89,11 @@ def _columns(r: CompareReport) -> list[tuple[str, Callable[[Cell], str]]]:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f}" if seconds else ""
+
+
+def _emitted(c: Cell) -> str:
+    ends = f" ({c.emitted_low:.2f}-{c.emitted_high:.2f})" if c.emitted_low < c.emitted_high else ""
+    return f"{c.emitted:.2f}{ends}"
 
 
 def _speedup(c: Cell) -> str:

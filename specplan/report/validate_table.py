@@ -83,8 +83,8 @@ def print_validate(reports: Sequence[TableReport], console: Console, *, rows: bo
         "fit: used to fit constants; test: not used; median: of absolute errors", style="dim", highlight=False
     )
     for r in reports:
-        if r.note:
-            console.print(f"{r.name}: {r.note}", style="dim", highlight=False, markup=False)
+        for text in (*([r.note] if r.note else []), *(r.notes if rows else ())):
+            console.print(f"{r.name}: {text}", style="dim", highlight=False, markup=False)
 
 
 def startup_document(rows: Sequence[StartupRow], summaries: Sequence[CheckSummary]) -> dict[str, Any]:

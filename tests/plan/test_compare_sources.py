@@ -51,6 +51,8 @@ def test_a_cells_figures_hang_together(big: CompareReport):
         assert c.tokens_s_gpu == pytest.approx(c.batch / c.per_token_s / 4)
         assert c.speedup == pytest.approx(c.plain_s / c.per_token_s)
         assert c.speedup_low <= c.speedup <= c.speedup_high
+        assert c.per_token_low_s <= c.per_token_s <= c.per_token_high_s
+        assert c.emitted_low <= c.emitted <= c.emitted_high
         assert c.cost_per_million == pytest.approx(3.0 / 3600 / c.tokens_s_gpu * 1e6)
         assert c.joules_per_token == pytest.approx(700 / c.tokens_s_gpu)
 
