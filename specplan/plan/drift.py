@@ -3,12 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final, Protocol
 
 from specplan.errors import InputError
 
-SIGMAS: Final = 3.0
-"""A fall smaller than this many standard errors is taken for chance."""
+FAMILY_ERROR: Final = 0.01
+"""Probability that chance alone makes any window of a steady trace look fallen."""
 
 
 class WindowCounts(Protocol):
@@ -70,13 +71,19 @@ class Drift:
 
 
 def drift(windows: Sequence[WindowCounts]) -> Drift | None:
-    """Compare later windows with the first quarter; None for fewer than two windows with steps.
+    r"""Compare later windows with the first quarter; None for fewer than two windows with steps.
+
+    A window counts as fallen where its distance from the baseline, in standard errors, exceeds the level that all m
+    later windows together pass by chance with probability `FAMILY_ERROR`:
+
+    .. math:: z_j = \frac{b - x_j}{\sqrt{v/n_b + v/n_j}} > \Phi^{-1}(1 - 0.01/m)
+
+    with x accepted tokens per step, n steps, and v the variance per step, from the spread between requests within
+    windows, pooled over the windows.
 
     Notes
     -----
-    Accepted tokens per step fall when alpha falls and when coverage falls, so both kinds of shift are seen. Errors come
-    from the spread between requests. With many windows the deepest of them is three standard errors away by chance in
-    about 0.1 % of windows.
+    Accepted tokens per step fall when alpha falls and when coverage falls, so both kinds of shift are seen.
     """
     known = [w for w in windows if w.steps]
     if len(known) < 2:
@@ -85,15 +92,17 @@ def drift(windows: Sequence[WindowCounts]) -> Drift | None:
     first, later = known[:n], known[n:]
     steps = sum(w.steps for w in first)
     baseline = sum(w.accepted for w in first) / steps
-    variance = sum(w.accepted_var * (w.steps / steps) ** 2 for w in first if not math.isnan(w.accepted_var))
     found = Drift(baseline=baseline, baseline_windows=n, fall=0.0, at_request=None, sigmas=0.0)
-    if baseline == 0:
+    spread = [w for w in known if not math.isnan(w.accepted_var)]
+    if baseline == 0 or not spread:
         return found
+    per_step = sum(w.accepted_var * w.steps * w.steps for w in spread) / sum(w.steps for w in spread)
+    level = NormalDist().inv_cdf(1 - FAMILY_ERROR / len(later))
     for w in later:
-        error = math.sqrt(variance + (0.0 if math.isnan(w.accepted_var) else w.accepted_var))
+        error = math.sqrt(per_step * (1 / steps + 1 / w.steps))
         below = baseline - w.accepted_per_step
         sigmas = below / error if error > 0 else math.copysign(math.inf, below) if below else 0.0
-        if sigmas >= SIGMAS and below / baseline > found.fall:
+        if sigmas > level and below / baseline > found.fall:
             found = Drift(
                 baseline=baseline,
                 baseline_windows=n,
