@@ -15,6 +15,7 @@ drafts cost more than their bytes from arXiv 2302.01318 and arXiv 2408.11049.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -190,24 +191,25 @@ def pass_shape(
 def _attention_spans(model: Model, tp: int) -> tuple[AttentionSpan, ...]:
     found: dict[float, float] = {}
     for mixer, n in Counter(layer.mixer for layer in model.layers).items():
-        flops, limit = _pair_flops(mixer, tp)
-        if flops:
+        for flops, limit in _pair_flops(mixer, tp):
             found[limit] = found.get(limit, 0.0) + n * flops
     return tuple(AttentionSpan(flops_per_pair=flops, limit=limit) for limit, flops in found.items())
 
 
-def _pair_flops(mixer: Mixer | None, tp: int) -> tuple[float, float]:
-    """FLOP per (query, key) pair of one layer on one rank, and the span of the layer."""
+def _pair_flops(mixer: Mixer | None, tp: int) -> Iterator[tuple[float, float]]:
+    """FLOP per (query, key) pair of one layer on one rank, with the span over which pairs are formed."""
     match mixer:
         case Attention():
             limit = min(mixer.window or np.inf, mixer.chunk or np.inf)
-            return 2.0 * mixer.heads / tp * (mixer.head_dim + mixer.value_dim), limit
+            yield 2.0 * mixer.heads / tp * (mixer.head_dim + mixer.value_dim), limit
         case LatentAttention():
             # Absorbed form: queries meet the latent itself, and the output is a mixture of latents.
             limit = float(mixer.index_topk) if mixer.index_heads else np.inf
-            return 2.0 * mixer.heads / tp * (2 * mixer.kv_rank + mixer.rope_dim), limit
+            yield 2.0 * mixer.heads / tp * (2 * mixer.kv_rank + mixer.rope_dim), limit
+            if mixer.index_heads:  # every rank scores the whole context to choose from it
+                yield 2.0 * mixer.index_heads * mixer.index_dim, np.inf
         case _:
-            return 0.0, np.inf
+            return
 
 
 def _layer_activation_bytes(layer: Layer, model: Model, tp: int) -> float:

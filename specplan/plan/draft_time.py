@@ -42,6 +42,7 @@ def model_draft_s(
     own_head: bool = True,
     branching: npt.ArrayLike = 1,
     verified: npt.ArrayLike | None = None,
+    parallel: bool = False,
     table: MeasuredTable | None = None,
 ) -> FloatArray:
     r"""Time of drafting `kappa` tokens for each of `batch` requests with a model or a head.
@@ -62,6 +63,8 @@ def model_draft_s(
         Positions per request in the passes after the first (a tree's top-k).
     verified : array_like, optional
         Positions that the target verifies; kappa + 1 if None.
+    parallel : bool
+        All tokens come from one pass over the verified width.
     table : MeasuredTable, optional
         Of the draft, in the ``measured`` layer.
     """
@@ -77,7 +80,8 @@ def model_draft_s(
     first = pass_time(on, shape, batch, first_width, context_len, scored=1, draft=True, table=table).total_s
     later = pass_time(on, shape, batch, branching, context_len, draft=True, table=table).total_s
     outside = on.engine.draft_pass_s if on.layer == "modelled" else 0.0
-    return np.asarray(np.where(k > 0, first + np.maximum(k - 1, 0) * later + k * outside, 0.0))
+    passes = np.minimum(k, 1) if parallel else k
+    return np.asarray(np.where(k > 0, first + np.maximum(passes - 1, 0) * later + passes * outside, 0.0))
 
 
 def host_ngram_s(batch: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray:

@@ -169,7 +169,7 @@ def schedule(
     written = _vllm if engine == "vllm" else _sglang
     names = _Names(
         target=target_path or checkpoint(target),
-        draft=draft_path or (HEAD_PATH if placed.kind in ("eagle", "eagle3") else _draft_checkpoint(placed)),
+        draft=draft_path or _draft_checkpoint(placed),
     )
     configuration, files, environment, command = written(setting, placed, schedules[0], names, last, dynamic)
     warnings = [*_warnings(setting, placed, schedules, temperature, dynamic, names)]
@@ -308,7 +308,11 @@ def checkpoint(model: Model) -> str:
 
 
 def _draft_checkpoint(source: StepSource) -> str | None:
-    return checkpoint(source.model) if source.model is not None and source.kind == "model" else None
+    if source.kind == "model" and source.model is not None:
+        return checkpoint(source.model)
+    if source.name in HEADS:
+        return None if source.kind == "mtp" else HEAD_PATH
+    return source.name if source.is_model else None  # a trained head, named by its path
 
 
 Written = tuple[Mapping[str, Any], Mapping[str, str], Mapping[str, str], tuple[str, ...]]
@@ -321,7 +325,7 @@ def _vllm(
     longest = max(r.kappa for r in plan.ranges)
     method = {"model": "draft_model", "ngram-host": "ngram", "ngram-gpu": "ngram_gpu"}.get(source.kind, source.kind)
     configuration: dict[str, Any] = {"method": method}
-    if names.draft is not None and source.kind not in ("mtp",):
+    if names.draft is not None:
         configuration["model"] = names.draft
     configuration["num_speculative_tokens"] = max(longest, 1)
     if source.kind == "model":

@@ -29,6 +29,8 @@ from specplan.values.model import Access, Attention, DenseMLP, Experts, LatentAt
 
 MATCHERS: Final = ("ngram", "ngram-host", "ngram-gpu", "suffix")
 HEADS: Final = ("eagle", "eagle3", "mtp")
+PARALLEL: Final = ("dflash", "medusa")
+"""Heads that draft all their tokens in one pass; they come as checkpoints, named by their path."""
 
 SUFFIX_LENGTH: Final = 12
 """Longest draft of suffix decoding at vLLM's defaults: half of the tree depth of 24."""
@@ -58,8 +60,7 @@ class StepSource:
     Attributes
     ----------
     text, name, kind : str
-        As the user spelled it; its name; ``none``, ``ngram``, ``ngram-host``, ``ngram-gpu``, ``suffix``, ``eagle``,
-        ``eagle3``, ``mtp`` or ``model``.
+        As the user spelled it; its name; ``none``, one of `MATCHERS`, `HEADS` or `PARALLEL`, or ``model``.
     model : Model or None
         What drafts, for models and heads.
     alpha : Range or None
@@ -287,6 +288,7 @@ def eagle_head(target: Model) -> Model:
         quantization=None,
         mtp_layers=(),
         published_params=None,
+        draft_method="eagle",
     )
 
 
@@ -309,23 +311,31 @@ def mtp_head(target: Model) -> Model:
         embedding=False,
         mtp_layers=(),
         published_params=None,
+        draft_method="mtp",
     )
 
 
 ENGINE_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "sglang": ("none", "ngram", "eagle", "eagle3", "mtp", "model"),
+    "sglang": ("none", "ngram", "eagle", "eagle3", "mtp", "dflash", "model"),
 }
 """Sources that an engine offers, where not all."""
 
 
 def on_engine(source: StepSource, target: Model, engine: str) -> StepSource:
-    """The source as `engine` runs it for `target`: a head made from the target, a tree's default nodes.
+    """The source as `engine` runs it for `target`: a checkpoint of a head by its method, a head made from the target.
 
     Raises
     ------
     InputError
         When the engine has no such source.
+    UnsupportedError
+        When the time of such a head is not known.
     """
+    method = "" if source.model is None else source.model.draft_method
+    if source.kind == "model" and method:
+        if method not in (*HEADS, *PARALLEL):
+            raise UnsupportedError(f"source {source.text!r}: the draft passes of {method} are not modelled")
+        source = replace(source, kind=method)
     kinds = ENGINE_KINDS.get(engine)
     if kinds is not None and source.kind not in kinds:
         raise InputError(f"source {source.text!r}: {engine} has no {source.kind}; it offers {', '.join(kinds)}")
@@ -511,5 +521,6 @@ def _draft_s(
                 own_head=source.own_head,
                 branching=source.topk,
                 verified=positions,
+                parallel=source.kind in PARALLEL,
                 table=table,
             )

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from specplan.plan.compare import Capacity, Cell, CompareReport, Swing
+from specplan.report.grid import grid
 from specplan.units import format_seconds
 
 PROVENANCE: Final[dict[str, str]] = {
@@ -61,10 +61,16 @@ def compare_document(r: CompareReport) -> dict[str, Any]:
     }
 
 
+_LEFT: Final = ("source", "verdict", "bound by", "input")
 _STYLES: Final = {"pays": "green", "does not pay": "red", "uncertain": "yellow"}
 
 
-def _columns(r: CompareReport) -> list[tuple[str, Callable[[Cell], str]]]:
+_EVERYWHERE: Final = ("batch", "source", "k", "ms/token", "tok/s GPU", "speedup", "verdict")
+_FROM_110: Final = ("tokens/step", "step", "bound by")
+"""Columns that a terminal of 80 shows, and those that one of 110 adds; the others need 150."""
+
+
+def _columns(r: CompareReport, width: int) -> list[tuple[str, Callable[[Cell], str]]]:
     columns: list[tuple[str, Callable[[Cell], str]]] = [
         ("batch", lambda c: str(c.batch) + ("" if c.fits else "*")),
         ("source", lambda c: c.source),
@@ -79,12 +85,13 @@ def _columns(r: CompareReport) -> list[tuple[str, Callable[[Cell], str]]]:
         ("speedup", _speedup),
         ("verdict", lambda c: f"[{_STYLES[c.verdict]}]{c.verdict}[/]" if c.verdict else ""),
         ("bound by", lambda c: c.binding),
+        ("J/token", lambda c: "?" if c.joules_per_token is None else f"{c.joules_per_token:,.2f}"),
     ]
+    shown = _EVERYWHERE if width < 110 else (*_EVERYWHERE, *_FROM_110) if width < 150 else [name for name, _ in columns]
+    chosen = [column for column in columns if column[0] in shown]
     if any(c.cost_per_million is not None for c in r.cells):
-        columns.append(("per M", lambda c: f"{c.cost_per_million:,.2f}"))
-    if any(c.joules_per_token is not None for c in r.cells):
-        columns.append(("J/token", lambda c: "?" if c.joules_per_token is None else f"{c.joules_per_token:,.2f}"))
-    return columns
+        chosen.append(("per M", lambda c: f"{c.cost_per_million:,.2f}"))
+    return chosen
 
 
 def _ms(seconds: float) -> str:
@@ -102,28 +109,22 @@ def _speedup(c: Cell) -> str:
     return f"{c.speedup:.2f} ({c.speedup_low:.2f}-{c.speedup_high:.2f})"
 
 
-def _grid(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in names:
-        left = name in ("source", "verdict", "bound by", "input")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "source")
-    return table
-
-
 def print_compare(r: CompareReport, console: Console) -> None:
     """Print one table per context, the capacities, what moves the answer, and the assumptions."""
     where = f"{r.tensor_parallel_size} x {r.accelerator.name}, {r.engine} {r.engine_version}"
     head = f"[bold]{r.target.name}[/bold] on {where}"
     band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
     console.print(f"{head}; times: [bold]{r.layer}[/bold]{band}", highlight=False)
-    columns = _columns(r)
+    columns = _columns(r, console.width)
     for context in dict.fromkeys(c.context_len for c in r.cells):
-        table = _grid(*(name for name, _ in columns))
+        table = grid(*(name for name, _ in columns), left=_LEFT, wrap=("source",))
         for batch in dict.fromkeys(c.batch for c in r.cells):
             for cell in (c for c in r.cells if (c.context_len, c.batch) == (context, batch)):
                 table.add_row(*(show(cell) for _, show in columns))
-        console.print(f"\ncontext {context:,} (times in ms; all derived from counted loads, acceptance as given)")
+        console.print(f"\ncontext {context:,}: derived figures, acceptance assumed as given", highlight=False)
         console.print(table)
+    if len(columns) < 14:
+        console.print("a terminal of 150 columns, or --json, shows every figure", style="dim", highlight=False)
     console.print()
     _print_capacities(r.capacities, console)
     if r.sensitivity:
@@ -137,9 +138,8 @@ def print_compare(r: CompareReport, console: Console) -> None:
 
 
 def _print_capacities(capacities: tuple[Capacity, ...], console: Console) -> None:
-    table = _grid(
-        "context", "source", "requests that fit", "lost", "tok/s GPU there", "ratio", "pays at batch", "stops at"
-    )
+    heads = ("context", "source", "fit", "lost", "tok/s GPU", "ratio", "pays at", "stops at")
+    table = grid(*heads, left=_LEFT, wrap=("source",))
     for c in capacities:
         ranges = ", ".join(f"{a}-{z}" if a < z else str(a) for a, z in c.pays_batches)
         table.add_row(
@@ -152,12 +152,13 @@ def _print_capacities(capacities: tuple[Capacity, ...], console: Console) -> Non
             ranges if c.source != "none" else "",
             "" if c.crossover_batch is None else str(c.crossover_batch),
         )
+    console.print("requests that fit the cache, and the throughput at that concurrency", highlight=False)
     console.print(table)
 
 
 def _print_sensitivity(swings: tuple[Swing, ...], about: str, console: Console) -> None:
     console.print(f"what moves the speedup of {about}", highlight=False, markup=False)
-    table = _grid("input", "low", "best", "high", "speedup at low", "at high")
+    table = grid("input", "low", "best", "high", "speedup at low", "at high", left=_LEFT)
     for s in swings:
         show = format_seconds if s.name.endswith("_s") else "{:,.3g}".format
         table.add_row(s.name, show(s.low), show(s.best), show(s.high), f"{s.speedup_low:.3f}", f"{s.speedup_high:.3f}")

@@ -4,9 +4,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from specplan.plan.schedule import ScheduleReport
+from specplan.report.grid import grid
 
 PROVENANCE: Final[dict[str, str]] = {
     "ranges": "derived",
@@ -53,9 +53,7 @@ def print_schedule(r: ScheduleReport, console: Console) -> None:
         f"{r.engine} {r.engine_version}; times: [bold]{r.layer}[/bold]{band}",
         highlight=False,
     )
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("context", "batches", "k", "speedup (derived)", "mean", "best single k", "its mean"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = grid("context", "batches", "k", "speedup (derived)", "mean", "best single k", "its mean")
     for s in r.schedules:
         for i, k in enumerate(s.ranges):
             first = i == 0

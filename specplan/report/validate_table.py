@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from specplan.plan.validate import Comparison, TableReport
 from specplan.plan.validate_startup import CheckSummary, StartupRow
+from specplan.report.grid import grid
+
+_LEFT: Final = ("quantity", "rows", "row")
 
 
 def validate_document(reports: Sequence[TableReport]) -> dict[str, Any]:
@@ -40,14 +42,6 @@ def holds(reports: Sequence[TableReport]) -> bool:
     return all(s.holds for r in reports for s in r.summaries)
 
 
-def _grid(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in names:
-        left = name in ("table", "quantity", "rows", "row")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "row")
-    return table
-
-
 def _figure(c: Comparison, value: float) -> str:
     return f"{value * 1e3:,.3f} ms" if c.unit == "s" else f"{value:.3f}"
 
@@ -57,13 +51,13 @@ def print_validate(reports: Sequence[TableReport], console: Console, *, rows: bo
     if rows:
         for r in reports:
             console.print(f"\n[bold]{r.name}[/bold] {r.title}. {r.source}", highlight=False)
-            table = _grid("row", "quantity", "rows", "predicted", "published", "error")
+            table = grid("row", "quantity", "rows", "predicted", "published", "error", left=_LEFT, wrap=("row",))
             for c in r.comparisons:
                 figures = (_figure(c, c.predicted), _figure(c, c.published), f"{c.error:+.1%}")
                 table.add_row(c.label, c.quantity, c.use, *figures)
             console.print(table)
         console.print()
-    table = _grid("quantity", "rows", "count", "median", "signed", "worst", "limit", "")
+    table = grid("quantity", "rows", "count", "median", "signed", "worst", "limit", "", left=_LEFT)
     for r in reports:
         table.add_row(f"[bold]{r.name}[/bold]")
         for s in r.summaries:
@@ -105,13 +99,13 @@ def print_startup(
 ) -> None:
     """Print errors per check of recorded start-ups; with `rows_shown` every row before them."""
     if rows_shown:
-        table = _grid("row", "quantity", "predicted", "published", "error")
+        table = grid("row", "quantity", "predicted", "published", "error", left=_LEFT, wrap=("row",))
         for r in rows:
             figures = ("" if x is None else f"{x:,.0f}" if x > 100 else f"{x:.3f}" for x in (r.predicted, r.printed))
             error = r.note if r.error is None else f"{r.error:+.2%}"
             table.add_row(f"{r.id} {r.model}", f"{r.set_name}: {r.check}", *figures, error)
         console.print(table)
-    table = _grid("quantity", "count", "median", "90th", "largest", "row")
+    table = grid("quantity", "count", "median", "90th", "largest", "row", left=_LEFT)
     for s in summaries:
         cells = (f"{s.median:.2%}", f"{s.p90:.2%}", f"{s.largest:.2%}")
         table.add_row(f"{s.set_name}: {s.check}", str(s.rows), *cells, s.worst)

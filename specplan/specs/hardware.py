@@ -215,9 +215,9 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     if key in cards:
         return _with_calibration(_read(cards[key]))
     near = difflib.get_close_matches(key, cards, n=4, cutoff=0.5) or sorted(n for n in cards if key and key in n)[:4]
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    hint = f"; did you mean {', '.join(near)}?" if near else ";"
     raise NotFoundError(
-        f"no accelerator is called {text!r}{hint} `specplan hardware` lists them; a YAML path works too"
+        f"no accelerator is called {text!r}{hint} `specplan hardware` lists them, and a YAML path works too"
     )
 
 

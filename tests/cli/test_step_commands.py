@@ -28,6 +28,15 @@ def test_compare_shows_layer_verdicts_and_marks_what_does_not_fit(specplan, monk
         assert expected in done.out
 
 
+@pytest.mark.parametrize("columns", [80, 120, 160])
+def test_tables_fit_the_terminal_without_cut_figures(specplan, monkeypatch, columns: int):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = specplan(*COMPARE, *SOURCES, "--price", "2.5")
+    assert all(len(line) <= columns for line in done.out.splitlines())
+    assert "…" not in done.out
+    assert specplan("validate").out.count("…") == 0
+
+
 def test_a_verdict_is_an_exit_code(specplan):
     assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.7", "--verdict", "--json").code == 0
     assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.05", "--verdict", "--json").code == 1

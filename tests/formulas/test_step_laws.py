@@ -112,6 +112,15 @@ def test_attention_flops_are_counted_by_hand():
     assert float(pass_load(pass_shape(MODELS["latent"]), 2, 3, 10_000).attention_flops) == latent
 
 
+def test_a_sparse_layer_scores_all_positions_and_attends_to_the_chosen():
+    assert isinstance(LATENT.mixer, LatentAttention)
+    sparse = replace(LATENT, mixer=replace(LATENT.mixer, index_heads=64, index_dim=128, index_topk=2048))
+    load = pass_load(pass_shape(model(sparse), 4), 1, 1, 100_000)
+    attended = 2 * 16 / 4 * (512 + 64 + 512) * 2048
+    scored = 2 * 64 * 128 * 100_000
+    assert float(load.attention_flops) == attended + scored
+
+
 def test_only_scored_positions_meet_the_head():
     shape = pass_shape(MODELS["dense"])
     all_rows, one_row = pass_load(shape, 2, 6, 0), pass_load(shape, 2, 6, 0, scored=1)

@@ -131,6 +131,22 @@ def test_sglang_makes_s_minus_1_passes_and_an_extension_over_the_verified_width(
     assert float(model_draft_s(SGLANG, DRAFT_SHAPE, 8, 4, 1000)) == pytest.approx(extension + 3 * decode + 4 * outside)
 
 
+def test_a_trained_head_is_run_as_its_method_and_a_parallel_one_in_a_single_pass():
+    head = replace(eagle_head(TARGET), draft_method="eagle3")
+    placed = on_engine(replace(parse_step_source("./head:alpha=.7"), model=head), TARGET, "vllm")
+    assert (placed.kind, placed.own_head) == ("eagle3", False)
+    block = replace(head, draft_method="dflash")
+    placed = on_engine(replace(parse_step_source("./head:alpha=.7"), model=block), TARGET, "vllm")
+    of = loads(TARGET, placed, 1)
+    assert of.draft is not None
+    one_pass = float(pass_time(VLLM, of.draft, 4, 8, 1000, scored=1, draft=True).total_s)
+    found = float(step_time(VLLM, placed, of, 4, 1000, 7).draft_s)
+    assert found == pytest.approx(one_pass + VLLM.engine.draft_pass_s)
+    unknown = replace(head, draft_method="mlp_speculator")
+    with pytest.raises(UnsupportedError, match="mlp_speculator are not modelled"):
+        on_engine(replace(parse_step_source("./head:alpha=.7"), model=unknown), TARGET, "vllm")
+
+
 def test_nothing_drafted_takes_no_time():
     assert float(model_draft_s(VLLM, DRAFT_SHAPE, 8, 0, 1000)) == 0
 
