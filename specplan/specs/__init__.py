@@ -1,1 +1,1 @@
-"""Parse what users bring (YAML, Hugging Face configs, checkpoint headers) into the frozen values of `specplan.values`."""
+"""Parse what users bring (YAML, Hugging Face configs, checkpoint headers) into frozen `specplan.values`."""

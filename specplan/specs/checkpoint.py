@@ -1,4 +1,4 @@
-"""What a checkpoint folder stores, from its headers: exact bytes by dtype, parameters by role, and whether its config agrees.
+"""What a checkpoint folder stores, from its headers: bytes by dtype, parameters by role, and whether its config agrees.
 
 Roles follow tensor names: an embedding is gathered, matrices are streamed, vectors are elementwise; scales, zero points
 and packing tables of quantised weights are overhead, and a packed matrix counts the numbers it stands for.

@@ -48,7 +48,7 @@ def import_source(
         found = import_gguf(path)
     elif path.is_file():
         found = read_config(path, assume=assume)
-    elif source.count("/") == 1 and not path.suffix == ".json":
+    elif source.count("/") == 1 and path.suffix != ".json":
         from specplan.specs.huggingface.hub import download_config
 
         missing = NotFoundError(f"{source}: no such file or folder")

@@ -30,7 +30,6 @@ from specplan.specs.layer_order import format_order, parse_order
 from specplan.specs.text_files import parse_yaml, read_text
 from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import (
-    Access,
     Attention,
     CompressedAttention,
     DenseMLP,
@@ -39,7 +38,6 @@ from specplan.values.model import (
     Layer,
     Model,
     Recurrent,
-    Shard,
     Weight,
 )
 
@@ -74,7 +72,7 @@ def _field_type(name: str, annotation: Any, default: Any, mirrors: Mapping[Any, 
     if annotation == tuple[int, int] | None:
         return tuple[Positive, Positive] | None
     if annotation == tuple[Weight, ...]:
-        return tuple[mirrors[Weight], ...]
+        return tuple[mirrors[Weight], ...]  # type: ignore[valid-type] # made at run time
     if "Format" in text or annotation == tuple[tuple[str, str], ...]:
         return tuple[tuple[Text, Text], ...]
     raise TypeError(f"{name}: no YAML form for {annotation}")  # a new kind of field in values.model
@@ -101,17 +99,18 @@ _MIXERS: Final = {
     "recurrent": Recurrent,
 }
 _FEED_FORWARDS: Final = {"mlp": DenseMLP, "experts": Experts}
-_LayerSpec: Final = create_model(
-    "LayerSpec",
-    __base__=_Strict,
-    **{
-        **{key: (_MIRRORS[cls] | None, None) for key, cls in (_MIXERS | _FEED_FORWARDS).items()},
-        "norm_vectors": (Natural, 2),
-        "extra": (tuple[_MIRRORS[Weight], ...], ()),  # type: ignore[valid-type] # made at run time
-        "formats": (dict[Text, Text], {}),
-        "only_extra": (Flag, False),
-    },
-)  # type: ignore[call-overload] # fields made at run time
+
+
+def _layer_spec() -> Any:
+    fields: dict[str, Any] = {key: (_MIRRORS[cls] | None, None) for key, cls in (_MIXERS | _FEED_FORWARDS).items()}
+    fields["norm_vectors"] = (Natural, 2)
+    fields["extra"] = (tuple[_MIRRORS[Weight], ...], ())  # type: ignore[valid-type] # made at run time
+    fields["formats"] = (dict[Text, Text], {})
+    fields["only_extra"] = (Flag, False)
+    return create_model("LayerSpec", __base__=_Strict, **fields)
+
+
+_LayerSpec: Final = _layer_spec()
 
 
 class _ModelSpec(_Strict):
@@ -396,17 +395,13 @@ def dump_model_yaml(file: ModelFile) -> str:
     """YAML text of a model spec."""
 
     class Dumper(yaml.SafeDumper):
-        """Blocks of scalars on one line, everything else indented."""
+        """Blocks of scalars and weights on one line, everything else indented."""
 
     def represent(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.MappingNode:
-        flat = all(
-            not isinstance(item, dict) and not (isinstance(item, list) and item and isinstance(item[0], dict))
-            for item in value.values()
-        )
-        node = dumper.represent_mapping(
-            "tag:yaml.org,2002:map", value.items(), flow_style=flat and "name" not in value or "size" in value
-        )
-        return node
+        firsts = [v[0] if isinstance(v, list) and v else v for v in value.values()]
+        nested = any(isinstance(v, dict) for v in firsts)
+        one_line = "size" in value or not (nested or "name" in value)
+        return dumper.represent_mapping("tag:yaml.org,2002:map", value.items(), flow_style=one_line)
 
     Dumper.add_representer(dict, represent)
     return yaml.dump(

@@ -1,4 +1,4 @@
-"""Write ``specplan/specs/huggingface/config_defaults.json``: field defaults of the installed transformers' config classes.
+"""Write ``config_defaults.json``: field defaults of the installed transformers' config classes.
 
 Run by hand after an upgrade of transformers: ``python tests/specs/write_config_defaults.py``. The import of a config
 never needs transformers; a test compares the file with the installed version.
@@ -13,12 +13,23 @@ TARGET = Path(__file__).parents[2] / "specplan" / "specs" / "huggingface" / "con
 
 # What every config class has and no count depends on.
 NOISE = frozenset(
-    "transformers_version architectures output_hidden_states return_dict dtype chunk_size_feed_forward id2label "
-    "label2id problem_type use_cache pad_token_id eos_token_id bos_token_id sep_token_id output_attentions "
-    "rope_parameters is_encoder_decoder hidden_act hidden_activation activation_function output_router_logits "
-    "rescale_prenorm_residual residual_in_fp32 time_step_init_scheme scale_attn_weights mode step_kernel "
-    "chunkwise_kernel sequence_kernel decoder_start_token_id image_token_id use_mamba_kernels use_mambapy "
-    "use_associative_scan norm_topk_prob scoring_func topk_method rope_interleave init_device".split()
+    {
+        *("transformers_version", "architectures", "output_hidden_states", "return_dict", "dtype"),
+        *(
+            "chunk_size_feed_forward",
+            "id2label",
+            "label2id",
+            "problem_type",
+            "use_cache",
+            "pad_token_id",
+            "eos_token_id",
+        ),
+        *("bos_token_id", "sep_token_id", "output_attentions", "rope_parameters", "is_encoder_decoder", "hidden_act"),
+        *("hidden_activation", "activation_function", "output_router_logits", "rescale_prenorm_residual"),
+        *("residual_in_fp32", "time_step_init_scheme", "scale_attn_weights", "mode", "step_kernel", "chunkwise_kernel"),
+        *("sequence_kernel", "decoder_start_token_id", "image_token_id", "use_mamba_kernels", "use_mambapy"),
+        *("use_associative_scan", "norm_topk_prob", "scoring_func", "topk_method", "rope_interleave", "init_device"),
+    }
 )
 
 

@@ -57,16 +57,17 @@ def find_text_config(config: Mapping[str, Any], where: str) -> tuple[Mapping[str
     outer = config
     for _ in range(4):
         inner = next((config[name] for name in _NESTED if isinstance(config.get(name), dict)), None)
-        if inner is None or "hidden_size" in config and "hidden_size" not in inner:
+        if inner is None or ("hidden_size" in config and "hidden_size" not in inner):
             break
         name = next(name for name in _NESTED if config.get(name) is inner)
         where = f"{where} ({name})"
         config = inner
     if config is outer:
         return config, where, False
-    # What wrappers state once for all: the decoder's own field wins.
-    common = {k: outer[k] for k in ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config") if k in outer}
-    return {**common, **config}, where, True
+    # What wrappers state once for all. The decoder's own field wins, but for the head: the wrapper owns it.
+    common = {k: outer[k] for k in ("dtype", "torch_dtype", "quantization_config") if k in outer}
+    head = {k: outer[k] for k in ("tie_word_embeddings",) if outer.get(k) is not None}
+    return {**common, **config, **head}, where, True
 
 
 def _model_type(config: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> str:
@@ -91,7 +92,7 @@ def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, st
     hint = f"the closest known are {', '.join(near)}" if near else "see: specplan architectures"
     raise UnsupportedError(
         f"{where}: model_type {wanted!r} cannot be counted yet; {hint}. Write a spec by hand (start from "
-        f"model_specs/llama3-8b.yaml), or say which one it equals: specplan import ... --assume {near[0] if near else 'llama'}"
+        f"model_specs/llama3-8b.yaml), or say which it equals: specplan import --assume {near[0] if near else 'llama'}"
     )
 
 
@@ -138,7 +139,7 @@ def import_config(
     method = assume if assume in DRAFT_METHODS else draft_method(config)
     if method:
         return _import_draft(config, where, method, name)
-    if assume is None and config.get("model_type") in ("kimi_k3",):
+    if assume is None and config.get("model_type") in REFUSED:
         _family(str(config["model_type"]), at, None)
     stated = _model_type(inner, config, at)
     family, model_type = _family(stated, at, assume)

@@ -38,8 +38,8 @@ def draft_method(config: Mapping[str, Any]) -> str:
 
     Examples
     --------
-    >>> draft_method({"architectures": ["LlamaForCausalLMEagle3"]}), draft_method({"architectures": ["LlamaForCausalLM"]})
-    ('eagle3', '')
+    >>> draft_method({"architectures": ["LlamaForCausalLMEagle3"]})
+    'eagle3'
     """
     stated = config.get("architectures")
     name = str(stated[0]) if isinstance(stated, list) and stated else ""
@@ -120,8 +120,9 @@ def _model(f: Fields, method: str, layers: tuple[Layer, ...], extra: tuple[Weigh
 
 
 def _eagle(f: Fields, family: Builder) -> Model:
-    """EAGLE: decoder layers behind a projection of [embedding; hidden]; the first layer has no input norm, there is no
-    last norm. Embedding and head are the target's.
+    """EAGLE: decoder layers behind a projection of [embedding; hidden].
+
+    The first layer has no input norm, and there is no last norm. Embedding and head are the target's.
     """
     layers = family(f).layers
     first = dataclasses.replace(layers[0], norm_vectors=max(layers[0].norm_vectors - 1, 0))
@@ -143,8 +144,9 @@ def _aux_layers(f: Fields) -> int:
 
 
 def _eagle3(f: Fields, family: Builder) -> Model:
-    """EAGLE-3: one layer whose attention reads [embedding; hidden], a projection of three of the target's hidden states,
-    a head of its own over a reduced vocabulary. The embedding is the target's.
+    """EAGLE-3: one layer whose attention reads [embedding; hidden], and a head of its own over fewer words.
+
+    A projection joins (usually three of) the target's hidden states. The embedding is the target's.
     """
     layers = family(f).layers
     hidden, target_hidden = f.hidden, f.count("target_hidden_size", f.hidden)
@@ -166,8 +168,9 @@ def _eagle3(f: Fields, family: Builder) -> Model:
 
 
 def _dflash(f: Fields, family: Builder) -> Model:
-    """DFlash: decoder layers that read projected hidden states of several target layers as context and fill a block of
-    positions at once. Embedding and head are the target's.
+    """DFlash: decoder layers that fill a block of positions at once.
+
+    Their context is projected hidden states of several target layers. Embedding and head are the target's.
     """
     layers = family(f).layers
     stated = f.block("dflash_config") or {}

@@ -105,7 +105,7 @@ def _gpt2(f: Fields, *, kv_heads: int | None = None, width: str = "n_inner", pos
     """GPT-2: fused projections with biases, learned positions."""
     if f.flag("add_cross_attention"):
         raise UnsupportedError(f"{f.where}: cross-attention (add_cross_attention) cannot be counted")
-    more = {} if kv_heads is None else {"kv_heads": kv_heads}
+    more: dict[str, Any] = {} if kv_heads is None else {"kv_heads": kv_heads}
     return regular(
         qkv_bias=True,
         output_bias=True,
@@ -116,6 +116,11 @@ def _gpt2(f: Fields, *, kv_heads: int | None = None, width: str = "n_inner", pos
         extra=lambda g: _positions(g, positions),
         **more,
     )(f)
+
+
+def _gpt1(f: Fields) -> Parts:
+    """GPT: norms after each half instead of before, and none after the last layer."""
+    return regular(**_GPT, final_norms=0, extra=lambda g: _positions(g, "n_positions"))(f)
 
 
 _BIASED: Final[dict[str, Any]] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
@@ -243,6 +248,10 @@ FAMILIES: Final[dict[str, Family]] = {
     "gpt_neox": _row(
         regular(**_BIASED, mlp_bias=True, gated=False, norm_bias=True),
     ),
+    "gpt_neox_japanese": _row(unusual.gpt_neox_japanese),
+    "openai-gpt": _row(_gpt1),
+    "ctrl": _row(regular(**_GPT, width="dff", head_bias=True)),
+    "biogpt": _row(regular(**_GPT, extra=lambda f: _positions(f, offset=2))),
     "gptj": _row(regular(mlp_bias=True, gated=False, norms=1, norm_bias=True, width="n_inner", head_bias=True)),
     "codegen": _row(regular(mlp_bias=True, gated=False, norms=1, norm_bias=True, width="n_inner", head_bias=True)),
     "falcon": _row(_falcon),
@@ -338,7 +347,7 @@ FAMILIES: Final[dict[str, Family]] = {
             mlp_bias="mlp_bias",
             routed=Routed(
                 count="moe_num_experts",
-                per_token="moe_topk",
+                chosen="moe_topk",
                 width="intermediate_size",
                 shared_count="moe_num_shared_experts",
                 shared_bias="mlp_bias",
@@ -491,32 +500,59 @@ FAMILIES: Final[dict[str, Family]] = {
 }
 """``model_type`` -> how it is counted."""
 
+_ENCODERS: Final = (
+    "bart",
+    "bert",
+    "bert-generation",
+    "big_bird",
+    "bigbird_pegasus",
+    "blenderbot",
+    "blenderbot-small",
+    "camembert",
+    "data2vec-text",
+    "electra",
+    "ernie",
+    "git",
+    "marian",
+    "mbart",
+    "megatron-bert",
+    "modernbert-decoder",
+    "musicgen",
+    "musicgen_melody",
+    "mvp",
+    "pegasus",
+    "plbart",
+    "prophetnet",
+    "reformer",
+    "rembert",
+    "roberta",
+    "roberta-prelayernorm",
+    "roc_bert",
+    "roformer",
+    "trocr",
+    "whisper",
+    "xlm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xlnet",
+    "xmod",
+)
+
 REFUSED: Final[dict[str, str]] = {
+    **dict.fromkeys(_ENCODERS, "an encoder or encoder-decoder with a language-model head; no engine drafts for it"),
+    **dict.fromkeys(
+        ("moshi", "cohere_compass_text"),
+        "multimodal, and its config does not hold its text decoder's",
+    ),
     "kimi_k3": "its config is published without the sizes of its delta attention and of its experts' inner projection",
     "nemotron_h_puzzle": "its layers differ in ways that its config states only in code",
-    **dict.fromkeys(
-        (
-            "bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert data2vec-text electra "
-            "ernie git marian mbart megatron-bert mvp pegasus plbart prophetnet rembert roberta roberta-prelayernorm "
-            "roc_bert roformer trocr whisper xlm xlm-roberta xlm-roberta-xl xlnet xmod reformer musicgen musicgen_melody "
-            "modernbert-decoder"
-        ).split(),
-        "an encoder's or an encoder-decoder's weights behind a language-model head, which no engine serves with a draft",
-    ),
-    **dict.fromkeys(
-        ("biogpt", "cpmant", "ctrl", "openai-gpt", "gpt_neox_japanese"),
-        "superseded before speculative decoding was served",
-    ),
-    **dict.fromkeys(
-        ("fuyu", "emu3", "got_ocr2", "mllama", "moshi", "moss_transcribe_diarize", "cohere_compass_text"),
-        "its decoder is counted through its text config; the type itself names the multimodal wrapper",
-    ),
     "blt": "byte-latent: the decoder runs on patches of bytes, not on tokens",
+    "cpmant": "its segment and position tables have no counted form",
     "dory": "layers run in loops with a cache of their own in each pass",
     "inkling2_text": "attention over blocks of earlier layers has no counted form yet",
     "inkling2_loop_text": "layers run in loops with a cache of their own in each pass",
     "zaya": "convolutional queries and keys have no counted form yet",
-    "gemma4_assistant": "a draft: import it with its target's config",
-    "gemma4_unified_assistant": "a draft: import it with its target's config",
+    "gemma4_assistant": "a draft that shares its target's cache; its config alone does not describe it",
+    "gemma4_unified_assistant": "a draft that shares its target's cache; its config alone does not describe it",
 }
 """``model_type`` -> why it is not counted."""

@@ -3,6 +3,7 @@
 Only ``config.json`` (and ModelOpt's ``hf_quant_config.json``) is fetched: no weights, no code.
 """
 
+import contextlib
 import socket
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,6 @@ def download_config(model_id: str, otherwise: NotFoundError) -> Path:
         found = Path(hf_hub_download(model_id, "config.json", etag_timeout=5))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise InputError(f"{model_id}: cannot be fetched from the Hub: {str(error).splitlines()[0][:120]}") from None
-    try:
+    with contextlib.suppress(HfHubHTTPError, LocalEntryNotFoundError, OSError):  # most models have none
         hf_hub_download(model_id, "hf_quant_config.json", etag_timeout=5)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
-        pass  # most models have none
     return found

@@ -107,8 +107,9 @@ def _qwen_hybrid(f: Fields, sparse: list[bool]) -> Parts:
 
 
 def qwen4_exp(f: Fields) -> Parts:
-    """Qwen4-Exp: gated delta nets, attention with an indexer, low-rank hyper-connections instead of norms, and tables of
-    hashed n-grams in some layers.
+    """Qwen4-Exp: gated delta nets and attention with an indexer.
+
+    Low-rank hyper-connections stand instead of norms; some layers look up tables of hashed n-grams.
     """
     n, hidden = f.n_layers, f.hidden
     kinds = layer_kinds(f, n, every(n, f.count("full_attention_interval", 4)))
@@ -215,14 +216,12 @@ def olmo_hybrid(f: Fields) -> Parts:
 
 
 _KIMI_EXPERTS: Final = Routed(
-    count="num_experts", per_token="num_experts_per_token", shared_count="num_shared_experts", sparse=dense_first
+    count="num_experts", chosen="num_experts_per_token", shared_count="num_shared_experts", sparse=dense_first
 )
 
 
 def kimi_linear(f: Fields) -> Parts:
-    """Kimi-Linear: Kimi delta attention, and latent attention at the layers that ``linear_attn_config`` or
-    ``layer_types`` name.
-    """
+    """Kimi-Linear: Kimi delta attention, and latent attention in the layers that the config names."""
     n = f.n_layers
     stated = f.block("linear_attn_config")
     if stated is not None:

@@ -134,7 +134,7 @@ def axk2(f: Fields) -> Parts:
 
 
 def longcat(f: Fields) -> Parts:
-    """LongCat-Flash: per layer two attentions, two dense feed-forwards and one routed one, some of whose experts do nothing."""
+    """LongCat-Flash: per layer two attentions, two dense feed-forwards, and experts of which some do nothing."""
     n = f.count("num_layers")
     bias = f.flag("attention_bias")
     mixer = latent(f, bias=bias, output_bias=bias)
@@ -243,7 +243,7 @@ def dots3_note(f: Fields) -> Parts:
 
 
 def deepseek_v4(f: Fields) -> Parts:
-    """DeepSeek-V4: one key-value vector per token, compressed beyond the window; hyper-connections; all layers routed."""
+    """DeepSeek-V4: one key-value vector per token, compressed beyond the window; hyper-connections; all routed."""
     n, streams = f.n_layers, f.count("hc_mult")
     kinds = _compression(f, n)
     known = {kind: _compressed(f, kind) for kind in set(kinds)}

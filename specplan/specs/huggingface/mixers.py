@@ -95,6 +95,7 @@ def gated_delta_net(f: Fields, *, fused: bool = True) -> Recurrent:
 def kimi_delta(f: Fields, *, heads: int, dim: int, kernel: int, low_rank: bool) -> Recurrent:
     """Kimi delta attention: a gate per channel of the key, in float32; `low_rank` gates pass through a head's size."""
     hidden, width = f.hidden, heads * dim
+    gates: tuple[Weight, ...]
     if low_rank:
         gates = (
             _r("f_a_proj", dim * hidden, Shard.REPLICATE),

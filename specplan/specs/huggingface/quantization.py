@@ -371,7 +371,7 @@ def _regex(pattern: str) -> re.Pattern[str] | None:
 
 
 def _bare(pattern: str) -> str:
-    """Pattern without the wrappers' prefixes, so that ``model.layers.0`` and ``language_model.model.layers.0`` agree."""
+    """Pattern without a wrapper's prefix: ``model.layers.0`` and ``language_model.model.layers.0`` agree."""
     for prefix in _PREFIXES[:-1]:
         if pattern.startswith(prefix):
             return pattern.removeprefix(prefix)

@@ -128,7 +128,7 @@ class Routed:
 
     Attributes
     ----------
-    count, per_token, width : str
+    count, chosen, width : str
         Fields with the number of experts, experts per token, and a routed expert's intermediate size.
     shared_count : str
         Field with the number of shared experts, each as wide as a routed one (or as `shared_each`).
@@ -149,7 +149,7 @@ class Routed:
     """
 
     count: str
-    per_token: str = "num_experts_per_tok"
+    chosen: str = "num_experts_per_tok"
     width: str = "moe_intermediate_size"
     shared_count: str = ""
     shared_width: str = ""
@@ -168,7 +168,7 @@ def all_sparse(_f: Fields, n: int) -> list[bool]:
 
 
 def dense_first(f: Fields, n: int, default: int | None = None) -> list[bool]:
-    """Routed after the first dense layers, as ``mlp_layer_types``, ``moe_layer_freq`` or ``first_k_dense_replace`` say."""
+    """Routed after the first dense layers (``mlp_layer_types``, ``moe_layer_freq``, ``first_k_dense_replace``)."""
     types = f.words("mlp_layer_types", n)
     if types is not None:
         return [kind != "dense" for kind in types]
@@ -199,12 +199,12 @@ def experts(f: Fields, r: Routed) -> Experts:
     """Experts of one routed layer."""
     count = f.count(r.count)
     width = f.count(r.width)
-    per_token = f.count(r.per_token, None)
+    per_token = f.count(r.chosen, None)
     if per_token is None:
-        f.assume(f"{r.per_token} is not stated: every expert is counted as read in each pass")
+        f.assume(f"{r.chosen} is not stated: every expert is counted as read in each pass")
         per_token = count
     if per_token > count:
-        raise InputError(f"{f.where}: {r.per_token} is {per_token}, more than the {count} experts")
+        raise InputError(f"{f.where}: {r.chosen} is {per_token}, more than the {count} experts")
     shared = 0
     if r.shared_width:
         shared = f.count(r.shared_width, 0, least=0)
@@ -338,8 +338,10 @@ def head_gate(f: Fields) -> tuple[Weight, ...]:
 
 
 def mtp_layer(f: Fields, last: Layer, n: int, *, norms: int = 3) -> tuple[Layer, ...]:
-    """`n` multi-token prediction layers (DeepSeek-V3's form): a layer like the last one behind a projection of
-    [norm(embedding); norm(hidden)] from twice the hidden size, with its own norm before the shared head.
+    """`n` multi-token prediction layers in DeepSeek-V3's form.
+
+    A layer like the last one, behind a projection of [norm(embedding); norm(hidden)] from twice the hidden size, with a
+    norm of its own before the shared head.
     """
     if n == 0:
         return ()

@@ -9,7 +9,6 @@ from specplan.specs.huggingface.mixers import attention, matrix, present, table,
 from specplan.specs.huggingface.regular import (
     Parts,
     Routed,
-    all_sparse,
     by_types,
     dense_first,
     experts,
@@ -35,6 +34,14 @@ def gpt_neo_windows(f: Fields, n: int) -> list[int | None]:
     kinds = (kinds or ["global", "local"] * n)[:n]
     size = f.count("window_size")
     return [size if kind == "local" else None for kind in kinds] + [None] * (n - len(kinds))
+
+
+def gpt_neox_japanese(f: Fields) -> Parts:
+    """GPT-NeoX Japanese: no biases but one on the output projection of the last layer's attention."""
+    inner = f.count("intermediate_multiple_size", 4) * f.hidden
+    layer = Layer(mixer=attention(f, kv_heads=f.heads), feed_forward=DenseMLP(width=inner, gated=False), norm_vectors=4)
+    last = dataclasses.replace(layer, extra=(vector("attention", "o_bias", f.hidden),))
+    return Parts(layers=(layer,) * (f.n_layers - 1) + (last,), final_norm_vectors=2)
 
 
 def opt(f: Fields) -> Parts:
@@ -94,7 +101,7 @@ def ernie_moe(f: Fields) -> Parts:
 
     routed = Routed(
         count="moe_num_experts",
-        per_token="moe_k",
+        chosen="moe_k",
         shared_count="moe_num_shared_experts",
         correction=True,
         shared_bias="use_bias",
@@ -403,7 +410,7 @@ def doge(f: Fields) -> Parts:
     if f.flag("is_moe"):
         raise UnsupportedError(f"{f.where}: Doge's cross-domain experts (is_moe) cannot be counted")
     kv_heads, dim = f.kv_heads, f.head_dim
-    mask = (
+    mask: tuple[Weight, ...] = (
         vector("attention", "mask", kv_heads),
         matrix("attention", "dt_proj", kv_heads * kv_heads * dim, Shard.REPLICATE),
         vector("norms", "residuals", 2 * f.hidden),
@@ -475,10 +482,11 @@ def gemma3n(f: Fields) -> Parts:
 
 
 def gemma4(f: Fields) -> Parts:
-    """Gemma 4: full layers with wider heads whose keys may be their values; shared caches; optional experts beside the
-    dense feed-forward, and per-layer embeddings.
+    """Gemma 4: full layers with wider heads whose keys may be their values; shared caches.
+
+    Optional: experts beside the dense feed-forward, and per-layer embeddings.
     """
-    n, hidden = f.n_layers, f.hidden
+    n = f.n_layers
     windows = _gemma4_windows(f, n)
     k_is_v = f.flag("attention_k_eq_v")
     global_dim = f.count("global_head_dim", 512)
@@ -512,7 +520,6 @@ def gemma4(f: Fields) -> Parts:
         extra = (*beside, *(_per_layer_input(f, per_layer) if per_layer else ()))
         layers.append(Layer(mixer=mixer, feed_forward=feed_forward, norm_vectors=7 if routed else 4, extra=extra))
     outside = _per_layer_embedding(f, n, per_layer) if per_layer else ()
-    _ = hidden
     return Parts(layers=tuple(layers), extra=outside)
 
 
@@ -608,7 +615,7 @@ def inkling(f: Fields) -> Parts:
         extent = window or f.count("rel_extent")
         extra: tuple[Weight, ...] = (
             matrix("attention", "r_proj", mixer.heads * relative * hidden),
-            vector("attention", "relative_bias", relative * extent),
+            matrix("attention", "relative_bias", relative * extent, Shard.REPLICATE, quantizable=False),
             vector("attention", "conv", 2 * mixer.kv_heads * mixer.head_dim * kernel, Shard.SPLIT),
             vector("norms", "conv", 2 * hidden * kernel),
         )
@@ -648,6 +655,3 @@ def mllama(f: Fields) -> Parts:
     )
     rows = f.count("vocab_size")
     return Parts(layers=layers, vocab_size=rows + 8, head_vocab_size=rows)
-
-
-_ = all_sparse
