@@ -72,8 +72,7 @@ def ingest(
         }
         typer.echo(render(ingest_document(inputs, found)))
     else:
-        from rich.console import Console
-
         from specplan.report.ingest_report import print_ingest
+        from specplan.report.measured_table import wide_console
 
-        print_ingest(found, Console())
+        print_ingest(found, wide_console())

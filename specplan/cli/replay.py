@@ -109,11 +109,10 @@ def replay(
 
         typer.echo(render(replay_document(plan.inputs(), sources, facts)))
     else:
-        from rich.console import Console
-
+        from specplan.report.measured_table import wide_console
         from specplan.report.replay_report import print_replay
 
-        print_replay(sources, facts, Console())
+        print_replay(sources, facts, wide_console())
     if threshold is not None:
         fallen = [(r.measured.source, r.drift) for r in sources if r.drift is not None and r.drift.passes(threshold)]
         for name, fall in fallen:

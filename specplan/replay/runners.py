@@ -62,6 +62,10 @@ class Processes:
             yield from _windowed(lambda item: pool.submit(function, item), lambda f: f.result(), items, 2 * self.jobs)
 
 
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    return function(item)
+
+
 class Ray:
     """On a Ray cluster: the one that the environment names, else a local one.
 
@@ -82,9 +86,10 @@ class Ray:
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in order."""
-        remote = self._ray.remote(function)
+        call = self._ray.remote(_call)  # Ray takes functions, not callables such as a task with its settings
+        shipped = self._ray.put(function)
         ahead = max(2, 2 * int(self._ray.cluster_resources().get("CPU", 1)))
-        yield from _windowed(remote.remote, self._ray.get, items, ahead)
+        yield from _windowed(lambda item: call.remote(shipped, item), self._ray.get, items, ahead)
 
 
 def runner_of(on: str, jobs: int) -> Runner:

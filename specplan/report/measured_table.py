@@ -1,7 +1,9 @@
 """Measured sources as tables for people."""
 
 import math
+import os
 from collections.abc import Sequence
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +14,9 @@ from specplan.plan.measured_point import MeasuredPoint
 from specplan.report.measured_document import wasted
 from specplan.units import format_seconds
 
+FILE_WIDTH: Final = 132
+"""Width of tables that go to a file or a pipe."""
+
 
 def figure_table(*columns: tuple[str, str]) -> Table:
     """Borderless table of the given columns (name, justification); long texts fold."""
@@ -19,6 +24,12 @@ def figure_table(*columns: tuple[str, str]) -> Table:
     for name, justify in columns:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     return table
+
+
+def wide_console() -> Console:
+    """A console as wide as the terminal; where there is none, wide enough for these tables."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=FILE_WIDTH)
 
 
 def print_line(text: str, console: Console) -> None:

@@ -12,6 +12,11 @@ METRICS = str(DATA / "vllm_cpu_server" / "metrics.txt")
 TRACE = str(DATA / "vllm_cpu_traces" / "ngram25_k3_t0.json")
 
 
+@pytest.fixture(autouse=True)
+def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     code = 0
     try:
