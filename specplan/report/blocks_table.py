@@ -141,7 +141,7 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
         kind, _, detail = source.partition(": ")
         table.add_row(label, *cells, escape(kind))
         if detail and kind in ("modelled", "assumed"):
-            origins[f"{label.removeprefix('- ')} {kind} from {detail}"] = None
+            origins[f"{kind}: {detail}"] = None
     console.print(table)
     for pool, name in zip(pools, names, strict=True):
         for line in pool.log_lines:

@@ -1,8 +1,8 @@
 r"""vLLM's terms around the pool: activation peak, non-torch memory, CUDA graphs, device buffers.
 
 Weights and pages follow from shapes; these terms follow from kernels, so they are modelled: structure from what a
-profile run holds at its two high points, a few constants fitted to public logs. Everything fitted stands in `FITS`,
-with its data and residuals, and every term can be overridden.
+profile run holds at its two high points, a few constants fitted to public logs (`vllm_fits`, with data and residuals).
+Every term can be overridden.
 
 The profile run sends `max_num_batched_tokens` (T) dummy tokens through the model and samples `max_num_seqs` (S) rows:
 
@@ -13,134 +13,11 @@ The profile run sends `max_num_batched_tokens` (T) dummy tokens through the mode
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
 from specplan.errors import InputError
+from specplan.plan.engines.vllm_fits import FITS, Fit
 from specplan.units import GIB, MIB
 from specplan.values.model import DenseMLP, Experts, Layer, Model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Constants of the memory model for the versions from `since` on.
-
-    Attributes
-    ----------
-    since : tuple of int
-        First version (major, minor, patch).
-    logits_copies_bytes : float
-        Bytes per row and vocabulary entry beside the logits in the model's own format.
-    held_hidden : float
-        Hidden states (T x H x b) held while sampling, in copies.
-    held_bytes : float
-        What else is held while sampling.
-    forward_hidden : float
-        Hidden states held at the widest feed-forward, in copies.
-    low, high : float
-        Relative bounds of the activation peak.
-    data, residuals : str
-        What it was fitted to, and how well.
-    date : str
-        When.
-    """
-
-    since: tuple[int, int, int]
-    logits_copies_bytes: float
-    held_hidden: float
-    held_bytes: float
-    forward_hidden: float
-    low: float
-    high: float
-    data: str
-    residuals: str
-    date: str = "2026-11-30"
-
-
-FITS: Final[tuple[Fit, ...]] = (
-    Fit(
-        since=(0, 8, 0),
-        logits_copies_bytes=12.0,
-        held_hidden=1.126,
-        held_bytes=0.005 * GIB,
-        forward_hidden=4.3,
-        low=0.85,
-        high=1.3,
-        data="0.10.0 and 0.10.1.1: two machines (Llama-3.2-1B, Qwen2-7B)",
-        residuals="both within 0.02 GiB",
-    ),
-    Fit(
-        since=(0, 10, 2),
-        logits_copies_bytes=36.0,
-        held_hidden=1.126,
-        held_bytes=0.052 * GIB,
-        forward_hidden=4.3,
-        low=0.7,
-        high=1.15,
-        data="0.10.2 to 0.16: three logs (Qwen3-14B, Qwen3-235B on eight cards, a 36-layer Qwen3)",
-        residuals="within 0.1 GiB",
-    ),
-    Fit(
-        since=(0, 17, 0),
-        logits_copies_bytes=12.45,
-        held_hidden=1.126,
-        held_bytes=0.052 * GIB,
-        forward_hidden=4.3,
-        low=0.97,
-        high=1.05,
-        data="42 start-ups of vLLM 0.19.0 on H100 (llm-d-planner accuracy results, 2026-04)",
-        residuals="see `specplan validate startup`; median 0.004 GiB, largest 0.05 GiB",
-    ),
-    Fit(
-        since=(0, 27, 0),
-        logits_copies_bytes=4.0,
-        held_hidden=1.126,
-        held_bytes=0.052 * GIB,
-        forward_hidden=4.3,
-        low=0.6,
-        high=2.2,
-        data="model runner V2 (0.32 source: logits and one fp32 copy, in chunks of 1 GiB); two logs",
-        residuals="0.31 GiB printed for Qwen2.5-0.5B against 0.29; an order of size, not a measurement",
-    ),
-)
-"""Newest last. Fitted by hand from the printed terms; hidden sizes and vocabularies from the models' configs."""
-
-LOGITS_CHUNK_BYTES: Final = GIB
-"""Runner V2 samples fp32 logits in chunks of at most this."""
-
-# Non-torch memory between the two snapshots (GiB: low, best, high), newest last. One rank: library workspaces. Several
-# ranks without custom all-reduce: communication. With it, buffers that grow a little with the layers.
-# Data: one rank 0.02 to 0.07 (0.10, four logs), 0.13 (0.15, 0.17), 0.24 to 0.26 and once 0.46 (0.19), 0.30 (0.27);
-# without custom all-reduce 0.09 to 0.21 (0.10), 0.75 and 1.7 (0.27: RTX 5090, RTX PRO 6000); with it 2.06 to 2.11 at
-# two ranks (80 layers 0.03 above 32) and 2.13 at four (0.19, H100); pipeline stages only 0.07 (0.19).
-NON_TORCH: Final[tuple[tuple[tuple[int, int, int], dict[str, tuple[float, float, float]]], ...]] = (
-    (
-        (0, 8, 0),
-        {
-            "one": (0.02, 0.05, 0.13),
-            "plain": (0.05, 0.15, 0.35),
-            "custom": (2.04, 2.05, 2.09),
-            "pipeline": (0.05, 0.07, 0.15),
-        },
-    ),
-    ((0, 15, 0), {"one": (0.02, 0.13, 0.26)}),
-    ((0, 18, 0), {"one": (0.02, 0.25, 0.46), "plain": (0.10, 0.21, 0.75)}),
-    ((0, 27, 0), {"one": (0.20, 0.30, 0.46), "plain": (0.21, 0.75, 1.80)}),
-)
-"""Fitted by hand, 2026-11-30."""
-
-NON_TORCH_LAYER: Final = 0.00062
-"""Added per layer with custom all-reduce, GiB."""
-
-NON_TORCH_DOUBLING: Final = 0.06
-"""Added at four, eight, ... ranks with custom all-reduce, GiB."""
-
-# CUDA graphs: MiB of the first capture, and per further size and layer (a constant and one that grows with the width);
-# experts double it. Data: estimates of the 42 start-ups (0.19, 51 sizes in two modes), residuals: median 9 %, largest
-# 35 %. From 0.21 on, where the estimate comes off the pool, seven logs print 0.1 to 0.7 of that (speculation and
-# FlashInfer capture one mode only): 0.4.
-GRAPHS: Final = {"first_mib": 262.0, "layer_mib": 0.12, "width_mib": 3.4e-5, "experts": 2.0, "low": 0.3, "high": 1.5}
-GRAPHS_SINCE_021: Final = {"scale": 0.4, "low": 0.25, "high": 2.5}
-"""Fitted by hand, 2026-11-30."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +88,7 @@ def fit_for(version: str) -> Fit:
     """Constants for a version.
 
     >>> fit_for("0.19.0").since, fit_for("0.10.2").since
-    ((0, 17, 0), (0, 10, 2))
+    ((0, 18, 0), (0, 10, 2))
     """
     found = [fit for fit in FITS if fit.since <= version_number(version)]
     if not found:
@@ -258,13 +135,14 @@ def activation_peak(model: Model, run: RunShape, version: str, stage: int = 0) -
     if stage == run.pp - 1:
         rows = min(run.max_num_seqs, run.max_num_batched_tokens)
         copies = rows * model.vocab_size * fit.logits_copies_bytes
-        if fit.since >= (0, 27, 0):
-            copies = min(copies, LOGITS_CHUNK_BYTES)
+        if fit.logits_chunk_bytes is not None:
+            copies = min(copies, fit.logits_chunk_bytes)
         logits = rows * model.vocab_size * b + copies
         peak = max(peak, logits + fit.held_hidden * hidden + fit.held_bytes)
     multimodal = (run.multimodal_tokens * model.hidden_size + run.multimodal_values) * b
     best = peak + workspaces + received + multimodal
-    return Estimate(low=fit.low * best, best=best, high=fit.high * best, source=f"modelled: {fit.data}")
+    low, high = fit.peak_bounds
+    return Estimate(low=low * best, best=best, high=high * best, source=_source("activation peak", fit))
 
 
 def _widest(layer: Layer, run: RunShape) -> float:
@@ -313,24 +191,21 @@ def non_torch(version: str, tp: int, pp: int, layers: int, *, custom_all_reduce:
     >>> [round(non_torch("0.19.0", tp, 1, 32, custom_all_reduce=True).best / GIB, 2) for tp in (1, 2, 4)]
     [0.25, 2.07, 2.13]
     """
-    table: dict[str, tuple[float, float, float]] = {}
-    for since, row in NON_TORCH:
-        if since <= version_number(version):
-            table |= row
+    fit = fit_for(version)
     if tp == 1:
-        low, best, high = table["one" if pp == 1 else "pipeline"]
+        low, best, high = fit.non_torch_one if pp == 1 else fit.non_torch_pipeline
     elif custom_all_reduce:
-        low, best, high = table["custom"]
-        more = NON_TORCH_LAYER * layers + NON_TORCH_DOUBLING * ((tp - 1).bit_length() - 1)
+        low, best, high = fit.non_torch_custom
+        more = fit.non_torch_layer * layers + fit.non_torch_doubling * ((tp - 1).bit_length() - 1)
         low, best, high = low + 0.5 * more, best + more, high + 1.5 * more
     else:
-        low, best, high = table["plain"]
-    return Estimate(
-        low=low * GIB,
-        best=best * GIB,
-        high=high * GIB,
-        source="modelled: public logs by version, several ranks with custom all-reduce on H100 only",
-    )
+        low, best, high = fit.non_torch_plain
+    return Estimate(low=low * GIB, best=best * GIB, high=high * GIB, source=_source("non-torch memory", fit))
+
+
+def _source(what: str, fit: Fit) -> str:
+    since = ".".join(map(str, fit.since))
+    return f"modelled: {what}, constants of vLLM {since} on, fitted to logs on {fit.date} (specplan validate startup)"
 
 
 def capture_sizes(max_num_seqs: int, query_len: int = 1, ceiling: int = 512) -> tuple[int, ...]:
@@ -348,14 +223,10 @@ def cuda_graphs(model: Model, run: RunShape, version: str, query_len: int = 1) -
     """CUDA-graph memory as vLLM estimates it on one rank: a first capture, then an increment per size and layer."""
     sizes = len(capture_sizes(run.max_num_seqs, query_len))
     layers = -(-len(model.layers) // run.pp)
+    fit = fit_for(version)
     routed = any(isinstance(layer.feed_forward, Experts) for layer in model.layers)
-    per_layer = (GRAPHS["layer_mib"] + GRAPHS["width_mib"] * model.hidden_size) * (GRAPHS["experts"] if routed else 1.0)
-    first = GRAPHS["first_mib"] * min(1.0, sizes / 51)
-    best = (first + max(sizes - 1, 0) * layers * per_layer) * MIB
-    low, high = GRAPHS["low"], GRAPHS["high"]
-    source = "modelled: estimates printed by 42 start-ups of vLLM 0.19.0 on H100, 2026-04"
-    if version_number(version) >= (0, 21, 0):
-        best *= GRAPHS_SINCE_021["scale"]
-        low, high = GRAPHS_SINCE_021["low"], GRAPHS_SINCE_021["high"]
-        source += ", scaled by seven logs of 0.21 to 0.32"
-    return Estimate(low=low * best, best=best, high=high * best, source=source)
+    per_layer = (fit.graph_layer_mib + fit.graph_width_mib * model.hidden_size) * (fit.graph_experts if routed else 1.0)
+    first = fit.graph_first_mib * min(1.0, sizes / 51)
+    whole = (first + max(sizes - 1, 0) * layers * per_layer) * MIB
+    low, best, high = fit.graph_bounds
+    return Estimate(low=low * whole, best=best * whole, high=high * whole, source=_source("CUDA graphs", fit))
