@@ -78,8 +78,7 @@ class Placer:
         drawn = self.axes.text(0, 0, text, va="center", ha="center", transform=None, zorder=9, **style)
         size = drawn.get_window_extent(self.renderer)
         anchor = self.axes.transData.transform((x, y))
-        best = min(self._around(anchor, size, directions), key=lambda found: found[0])
-        _, box, distance = best
+        _, box, distance = self._best_around(anchor, size, directions)
         drawn.set_position(((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2))
         self._pin(drawn, box)
         self.boxes.append(box)
@@ -128,27 +127,35 @@ class Placer:
         xy = self.axes.transAxes.inverted().transform(np.array([anchor, end]))
         self.axes.plot(xy[:, 0], xy[:, 1], transform=self.axes.transAxes, color=colour, lw=0.6, zorder=5, clip_on=False)
 
-    def _around(
+    def _best_around(
         self, anchor: FloatArray, size: Bbox, directions: Sequence[tuple[int, int]]
-    ) -> Iterable[tuple[float, Bbox, float]]:
+    ) -> tuple[float, Bbox, float]:
+        """(cost, box, distance in pixels) of the cheapest place around an anchor."""
         inside = self.axes.get_window_extent(self.renderer)
+        best: tuple[float, Bbox, float] | None = None
         for rank, distance in enumerate(DISTANCES):
             gap = distance * self._pixels_per_point
             for order, (dx, dy) in enumerate(directions):
+                cost = 14 * rank + 0.6 * order + 3 * max(0, abs(dx) - 1)
+                if best is not None and cost >= best[0]:
+                    continue  # no place can be cheaper than its distance
                 reach = gap / np.hypot(np.sign(dx), dy)
                 px = anchor[0] + dx * reach + np.sign(dx) * size.width / 2
                 py = anchor[1] + dy * (reach + size.height / 2)
                 box = _centred(px, py, size)
-                cost = self._cost(box, strokes=self.strokes) + 14 * rank + 0.6 * order + 3 * max(0, abs(dx) - 1)
-                cost += self._crossings(anchor, box)
-                if not _within(box, inside):
-                    cost += 2e5
-                yield cost, box, float(np.hypot(*(anchor - np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1)))))
+                cost += self._cost(box, strokes=self.strokes) + (0.0 if _within(box, inside) else 2e5)
+                if best is None or cost < best[0]:
+                    cost += self._crossings(anchor, box)
+                if best is None or cost < best[0]:
+                    away = anchor - np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1))
+                    best = (cost, box, float(np.hypot(*away)))
+        assert best is not None  # noqa: S101 - there is always a direction
+        return best
 
     def _crossings(self, anchor: FloatArray, box: Bbox) -> float:
         """Cost of the way from `anchor` to `box`: 10000 for every label, 30 for every line that lies between."""
         end = np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1))
-        path = np.linspace(anchor, end, 24)
+        path = np.linspace(anchor, end, 12)
         start = np.hypot(*(path - anchor).T) > 6 * self._pixels_per_point  # what the anchor itself lies on is no matter
         path = path[start]
         if not len(path):
@@ -156,8 +163,12 @@ class Placer:
         crossed = (
             ((path > (other.x0, other.y0)) & (path < (other.x1, other.y1))).all(axis=1).any() for other in self.boxes
         )
-        near = (np.abs(xy[:, None, :] - path[None, :, :]).max(axis=2).min() < 3.0 for xy in self.strokes)
-        return 1e4 * sum(map(bool, crossed)) + 30.0 * sum(map(bool, near))
+        low, high = path.min(axis=0) - 4.0, path.max(axis=0) + 4.0
+        near = 0
+        for xy in self.strokes:
+            close = xy[((xy > low) & (xy < high)).all(axis=1)]
+            near += bool(len(close)) and bool(np.abs(close[:, None, :] - path[None, :, :]).max(axis=2).min() < 4.0)
+        return 1e4 * sum(map(bool, crossed)) + 30.0 * near
 
     def _cost(self, box: Bbox, strokes: Iterable[FloatArray], free: float = 0.0) -> float:
         """10000 for covering a label or marker, 1 for each stretch of line."""

@@ -20,6 +20,10 @@ WIN: Final = ("#ffffff", "#eaf2f9", "#d9e8f4", "#c8deef", "#b6d3ea", "#a4c8e4", 
 """Bands of rising speedup: lightness falls evenly, so that they order themselves in greyscale too."""
 
 
+CLEAR: Final = {"boxstyle": "round,pad=0.14", "facecolor": "white", "alpha": 0.78, "linewidth": 0}
+"""What lies under a label. (An outline of its letters would turn the text of an SVG into shapes.)"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """How one source is told from the others without colour: marker and dash differ too."""

@@ -8,16 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
-from matplotlib.patheffects import withStroke
 
 from specplan.plan.plane import Line, Plane, Point
 from specplan.plan.source import DraftSource
 from specplan.report.key import Row, draw_key, key_height
 from specplan.report.label_placement import BELOW, Placer
-from specplan.report.picture import INK, LOSE, MUTED, WIN, Look, look, new_figure, style
+from specplan.report.picture import CLEAR, INK, LOSE, MUTED, WIN, Look, look, new_figure, style
 from specplan.report.source_words import acceptance_text, cost_text, name_text
 
-HALO: Final = [withStroke(linewidth=2.6, foreground="white")]
 PER_ROW: Final = 3
 WIDTHS: Final = {1: 9.0, 2: 12.5, 3: 15.5}
 """Inches, by the number of planes side by side."""
@@ -134,7 +132,7 @@ def _draw(panel: _Panel, body: float, *, is_leftmost: bool) -> None:
             contour.c,
             fontsize=8.5,
             fontweight="bold" if is_one else "normal",
-            path_effects=HALO,
+            bbox=CLEAR,
         )
     _region_names(panel)
 
@@ -200,7 +198,7 @@ def _line_label(panel: _Panel, line: Line) -> None:
         fontsize=9,
         color=panel.look(line.source).colour,
         fontweight="bold",
-        path_effects=HALO,
+        bbox=CLEAR,
     )
 
 
@@ -291,13 +289,13 @@ def _point_label(panel: _Panel, point: Point) -> None:
         fontsize=9,
         color=panel.look(point.source).colour,
         fontweight="bold",
-        path_effects=HALO,
+        bbox=CLEAR,
     )
 
 
 def _region_names(panel: _Panel) -> None:
     """Say in words which side wins, where there is room, and what the strip below is."""
-    look_of = {"va": "center", "fontsize": 9.5, "color": MUTED, "style": "italic", "path_effects": HALO, "zorder": 6}
+    look_of = {"va": "center", "fontsize": 9.5, "color": MUTED, "style": "italic", "bbox": CLEAR, "zorder": 6}
     to_axes = panel.axes.transLimits.transform
     bottom = to_axes(panel.axes.transScale.transform((0.0, 0.0)))[1]
     from_axes = panel.axes.transAxes

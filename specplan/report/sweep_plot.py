@@ -5,18 +5,16 @@ from typing import Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from specplan.plan.sweep import AXES, PLAIN, Curve, Sweep
 from specplan.report.key import Row, draw_key, key_height
 from specplan.report.label_placement import Placer
-from specplan.report.picture import INK, LOSE, MUTED, look, new_figure, style
+from specplan.report.picture import CLEAR, INK, LOSE, MUTED, look, new_figure, style
 from specplan.report.source_words import acceptance_text, cost_text, name_text
 
 BAND: Final = 0.07
 """Share of the height at the top in which the best source of each region is named."""
-HALO: Final = [withStroke(linewidth=2.6, foreground="white")]
 
 
 def draw_sweep(sweep: Sweep, *, title: str = "", width: float | None = None) -> Figure:
@@ -193,7 +191,7 @@ def _ridge(axes: Axes, placer: Placer, sweep: Sweep, low: float, high: float) ->
         directions=((1, 1), (-1, 1)),
         fontsize=8.5,
         color=INK,
-        path_effects=HALO,
+        bbox=CLEAR,
     )
 
 
@@ -212,7 +210,7 @@ def _line_name(placer: Placer, sweep: Sweep, curve: Curve, index: int) -> None:
         fontsize=9,
         fontweight="bold",
         color=look(index).colour,
-        path_effects=HALO,
+        bbox=CLEAR,
     )
 
 
@@ -240,6 +238,6 @@ def _plain_name(placer: Placer, low: float) -> None:
             fontsize=9,
             style="italic",
             color=MUTED,
-            path_effects=HALO,
+            bbox=CLEAR,
         ):
             return

@@ -47,19 +47,21 @@ def print_tie(found: Tie, coverage: Sequence[float], alpha: Sequence[float], con
     known = "" if found.challenger_speedup is None else f": {found.challenger_speedup:.4f}x now"
     console.print(f"[bold]must reach[/bold] {_described(found.challenger)}{known}", highlight=False)
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("any one of", "needed", "given", "", "figure is"):
+    for column in ("any one of", "needed", "given", "figure is"):
         table.add_column(column, justify="right" if column in ("needed", "given") else "left")
-    table.add_row("E, tokens per drafted step", _number(found.needed_emitted), "", "", "derived")
+    table.add_row("E, tokens per drafted step", _number(found.needed_emitted), "", "derived")
     for a in found.answers:
         digits = 0 if a.quantity == "kappa" else 4
         table.add_row(
             a.quantity,
             _number(a.value, digits),
             "" if a.given is None else f"{a.given:.{digits}f}",
-            a.why,
             "derived",
         )
     console.print(table)
+    for a in found.answers:
+        if a.why:
+            console.print(f"{a.quantity}: {a.why}", highlight=False)
     pairs = [f"{a:.3f} at {g:.0%}" for g, a in zip(coverage, alpha, strict=True) if not np.isnan(a)]
     if pairs:
         console.print(f"α needed by coverage: {', '.join(pairs)}", highlight=False)
