@@ -24,8 +24,11 @@ from specplan.propose.compiled import load
 from specplan.propose.protocol import Draft, TokenArray, Tokens, as_tokens, limits_of
 
 _INT32: Final = np.dtype(np.int32)
-_FULL: Final = {1: "own", 2: "shared"}
+_OWN_FULL: Final = 1
 _INVALID: Final = 3
+_STATE_BYTES: Final = 8 * 4
+_EDGE_BYTES: Final = 6 * 4
+_HEAD_BYTES: Final = 9 * 8
 
 
 def _vector(tokens: Tokens) -> TokenArray:
@@ -59,14 +62,34 @@ class SuffixTree:
     def __init__(self, depth: int, tokens: int = 0) -> None:
         self.kernels: ModuleType = load("suffix_kernels")
         self.depth = depth
-        keys = 1 << (max(256, tokens // 4) - 1).bit_length()
+        keys = 1 << (max(256, 24 * depth, tokens // 4) - 1).bit_length()
         self.arrays: tuple[NDArray[Any], ...] = tuple(
             self.kernels.empty_tree(depth, tokens + tokens // 2 + 16, tokens + depth + 16, keys)
         )
 
-    def grow(self, least: int) -> None:
-        """Larger arrays wherever little room is left, for at least `least` more states and edges."""
-        self.arrays = tuple(self.kernels.grown(self.kernels.Tree(*self.arrays), least))
+    def grow(self, least: int, max_bytes: int | None = None) -> bool:
+        """Larger arrays wherever little room is left, for at least `least` more states and edges.
+
+        False, and nothing done, where they would take more than `max_bytes`. Near that limit they grow to it once,
+        states and edges in the proportion of their use.
+        """
+        tree = self.kernels.Tree(*self.arrays)
+        states, edges, keys = self.kernels.roomier(tree, least)
+        if max_bytes is not None and self._bytes(states, edges, keys) > max_bytes:
+            used_states, used_edges = self.used
+            per_use = used_states * _STATE_BYTES + used_edges * _EDGE_BYTES
+            factor = (max_bytes - self._bytes(0, 0, keys)) / max(per_use, 1)
+            states = max(self.arrays[0].shape[0], int(used_states * factor))
+            edges = max(self.arrays[1].shape[0], int(used_edges * factor))
+            scarce = min(states - used_states, edges - used_edges) < max(least, used_states // 16)
+            if scarce or self._bytes(states, edges, keys) > max_bytes:
+                return False
+        self.arrays = tuple(self.kernels.resized(tree, states, edges, keys))
+        return True
+
+    @staticmethod
+    def _bytes(states: int, edges: int, keys: int) -> int:
+        return states * _STATE_BYTES + edges * _EDGE_BYTES + 2 * 4 * keys + _HEAD_BYTES
 
     @property
     def tokens(self) -> int:
@@ -225,8 +248,9 @@ class SuffixCache:
     max_cached_requests : int
         Responses kept in the shared tree, oldest first out; -1 for no limit, 0 for no shared tree.
     max_shared_bytes : int or None
-        Bytes that the shared tree's arrays may take; the oldest responses go where more would be needed, and where none
-        is left to go, the newest response stays out. None: no limit, as in the engine.
+        Bytes that the shared tree's arrays may take (the responses that are kept for eviction add 4 per token); the
+        oldest responses go where more would be needed, and a response for which all others went stays out. None: no
+        limit, as in the engine.
 
     Notes
     -----
@@ -267,7 +291,7 @@ class SuffixCache:
         self._feed, self._remove = kernels.feed, kernels.remove
         self._chain, self._tree = kernels.speculate_chain, kernels.speculate_tree
         self._buffers(max_tree_depth)
-        self._nothing = [Draft((), (), (), 0.0, m) for m in range(max_tree_depth)]
+        self._nothing: list[Draft] = [Draft((), (), (), 0.0, m) for m in range(max_tree_depth)]
 
     def _buffers(self, width: int) -> None:
         """Room for drafts of `width` tokens."""
@@ -342,7 +366,7 @@ class SuffixCache:
                 return
             if full == _INVALID:
                 raise InputError(f"invalid key: token ids {-(2**31)} and {-(2**31) + 1} are reserved")
-            if full == 1:
+            if full == _OWN_FULL:
                 active.tree.grow(least)
             else:
                 self._make_room(active, least)
@@ -350,18 +374,11 @@ class SuffixCache:
 
     def _make_room(self, active: _Active, least: int) -> None:
         """Grow the shared tree, or evict its oldest response where the limit in bytes forbids growing."""
-        before = self._shared.arrays
-        self._shared.grow(least)
-        if self.max_shared_bytes is None or self._shared.memory_bytes <= self.max_shared_bytes:
+        if self._shared.grow(least, self.max_shared_bytes):
             return
-        self._shared.arrays = before
-        # The head is shared by both; tables that were rebuilt larger have left it as it was.
-        oldest = next((r for r, kept in self._cached.items() if kept is not active), None)
-        if oldest is not None:
-            self.evict_cached_response(oldest)
-            return
-        mine = next(r for r, kept in self._cached.items() if kept is active)
-        self.evict_cached_response(mine)
+        others = (r for r, kept in self._cached.items() if kept is not active)
+        mine = (r for r, kept in self._cached.items() if kept is active)
+        self.evict_cached_response(next(others) if len(self._cached) > 1 else next(mine))
 
     def evict_cached_response(self, request_id: Hashable) -> None:
         """Take a response out of the shared tree; if its request is active, only its own tree grows from now on."""
@@ -438,7 +455,8 @@ class SuffixCache:
             self._probs,
         )
         if n == 0:
-            return self._nothing[match_len]
+            nothing: Draft = self._nothing[match_len]
+            return nothing
         parents = tuple(self._out[2, :n].tolist()) if use_tree_spec else tuple(range(-1, n - 1))
         return Draft(tuple(self._out[0, :n].tolist()), parents, tuple(self._probs[0, :n].tolist()), score, match_len)
 

@@ -889,23 +889,29 @@ def _wider(used: Int, capacity: Int, least: Int) -> Int:
     return capacity if capacity - used >= max(capacity // 4, least) else capacity + max(capacity // 2, least)
 
 
-@jit
-def grown(t: Tree, least: Int) -> Tree:
-    """The tree in larger arrays wherever little room is left: room for at least `least` more states and edges."""
+@jit_leaf
+def roomier(t: Tree, least: Int) -> tuple[Int, Int, Int]:
+    """States, edges and table slots that leave room for at least `least` more of each, larger where little is left."""
     head = t.head
-    states = _wider(head[STATES] - head[FREE_STATES], t.states.shape[0], least)
-    edges = _wider(head[EDGES] - head[FREE_EDGES], t.edges.shape[0], least)
     keys = t.by_token.size
     while 2 * (head[KEYED] + head[KEYED] // 4 + least) > keys:
         keys *= 2
+    states = _wider(head[STATES] - head[FREE_STATES], t.states.shape[0], least)
+    return states, _wider(head[EDGES] - head[FREE_EDGES], t.edges.shape[0], least), keys
+
+
+@jit
+def resized(t: Tree, states: Int, edges: Int, keys: Int) -> Tree:
+    """The tree in arrays of these sizes, none smaller than now."""
+    rehash = keys > t.by_token.size
     new = Tree(
         _resized(t.states, states) if states > t.states.shape[0] else t.states,
         _resized(t.edges, edges) if edges > t.edges.shape[0] else t.edges,
-        np.zeros(keys, np.int32) if keys > t.by_token.size else t.by_token,
-        np.zeros(keys, np.int32) if keys > t.by_token.size else t.by_times,
-        head,
+        np.zeros(keys, np.int32) if rehash else t.by_token,
+        np.zeros(keys, np.int32) if rehash else t.by_times,
+        t.head,
     )
-    if keys > t.by_token.size:
+    if rehash:
         rebuild_tables(new)
     return new
 
@@ -1197,7 +1203,8 @@ def _feed_shared(t: Tree, last: Int, stream: Ints, base: Int, done: Int, now: In
         new = append(t, last, i - base, stream[i])
         least = 64 + 2 * t.head[DEPTH]
         while new == NONE:
-            t = grown(t, least)
+            states, edges, keys = roomier(t, least)
+            t = resized(t, states, edges, keys)
             least *= 2
             new = append(t, last, i - base, stream[i])
         last = new

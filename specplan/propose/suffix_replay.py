@@ -62,7 +62,7 @@ def replay(
     >>> text = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
     >>> steps = replay(text, np.array([0, 10]), np.array([5]), 8)
     >>> steps.context_len.tolist(), steps.drafted.tolist(), steps.accepted.tolist()
-    ([6, 9], [2, 5], [2, 1])
+    ([6, 9], [2, 4], [2, 1])
     """
     if concurrency < 1 or k < 0 or prefill_emits < 0:
         raise InputError(

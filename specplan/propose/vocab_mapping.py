@@ -109,10 +109,10 @@ def intersect(
         Token strings as the tokenizers' vocabularies spell them; where two become one string the first entry wins, so
         sort by id what has no order of its own.
     target_size, draft_size : int
-        Rows of the models' output heads (the configurations' vocab sizes); ids beyond them are left out.
-    target_space, draft_space : str
-        Each family's mark for a leading space, such as ``"\\u0120"`` (byte-level BPE) or ``"\\u2581"`` (SentencePiece);
-        `space_mark` finds it. Empty: none.
+        Rows of the models' output heads (the configurations' vocab sizes); a shared string whose id is beyond either is
+        left out.
+    target_marks, draft_marks : tuple of str
+        Each family's marks for a leading space; `space_marks` finds them.
     draft_unk, draft_eos : int or None
         The draft's unknown and end-of-sequence ids.
 
@@ -159,7 +159,7 @@ def intersect(
     mapping = VocabMapping(to_target=to_target, to_draft=to_draft, stand_in=stand_in)
     if mapping.shared < FEW_SHARED:
         warnings.warn(
-            f"draft and target share only {mapping.shared} tokens (under {FEW_SHARED}); expect hardly any accepted drafts",
+            f"draft and target share only {mapping.shared} tokens (under {FEW_SHARED}); few drafts will be accepted",
             stacklevel=2,
         )
     return mapping
