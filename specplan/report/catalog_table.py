@@ -8,8 +8,8 @@ from rich.table import Table
 
 from specplan.formulas import kv_cache, parameters
 from specplan.report.json_document import whole
-from specplan.units import format_bytes, format_count, format_gib
-from specplan.values.hardware import Accelerator
+from specplan.units import format_bytes, format_count, format_gib, format_seconds
+from specplan.values.hardware import Accelerator, Calibration
 from specplan.values.model import Experts, Model
 
 
@@ -146,18 +146,36 @@ def print_accelerator(a: Accelerator, console: Console) -> None:
     table = _table(("", "left"), ("", "right"), ("source", "left"))
     table.columns[2].no_wrap = False
     rows: list[tuple[str, str, str]] = [
-        ("memory, driver", _gib(a.memory_driver_bytes), "memory_driver_bytes"),
-        ("memory, torch", _gib(a.memory_torch_bytes), "memory_torch_bytes"),
+        ("memory, driver", _gib(a.memory_driver_bytes), "memory.driver"),
+        ("memory, torch", _gib(a.memory_torch_bytes), "memory.torch"),
         ("bandwidth", f"{_rate(a.bandwidth, 1e9)} GB/s", "bandwidth"),
         *((f"{name} dense", f"{_rate(rate, 1e12)} TFLOP/s", f"flops.{name}") for name, rate in a.flops.items()),
-        ("link, one way", f"{_rate(a.link_bandwidth, 1e9)} GB/s", "link_bandwidth"),
-        ("PCIe, one way", f"{_rate(a.pcie_bandwidth, 1e9)} GB/s", "pcie_bandwidth"),
-        ("board power", f"{_rate(a.tdp_w, 1)} W", "tdp_w"),
+        ("link, one way", f"{_rate(a.link_bandwidth, 1e9)} GB/s", "link"),
+        ("PCIe, one way", f"{_rate(a.pcie_bandwidth, 1e9)} GB/s", "pcie"),
+        ("board power", f"{_rate(a.tdp_w, 1)} W", "tdp"),
     ]
     for label, value, key in rows:
         table.add_row(label, value, a.sources.get(key, ""))
     console.print(f"[bold]{a.name}[/bold] {a.vendor} {a.family}", highlight=False)
     console.print(table)
+    if a.note:
+        console.print(a.note, highlight=False)
     if a.calibration is not None:
-        known = {k: v for k, v in _calibration(a).items() if v is not None}
-        console.print("measured: " + ", ".join(f"{k} {v}" for k, v in known.items()), highlight=False)
+        _print_calibration(a, a.calibration, console)
+
+
+def _print_calibration(a: Accelerator, found: Calibration, console: Console) -> None:
+    """Print what was measured on the card, or on a card of its family, apart from the datasheet's numbers."""
+    borrowed = "" if found.card == a.name else f", borrowed from {found.card} of the family {a.family}"
+    table = _table(("measured", "left"), ("", "right"), ("source", "left"))
+    table.columns[2].no_wrap = False
+    for name, source in found.sources.items():
+        value = getattr(found, name)
+        if value is not None:
+            table.add_row(
+                name.removesuffix("_s").replace("_", " "),
+                format_seconds(value) if name.endswith("_s") else f"{value:.3f}",
+                source,
+            )
+    console.print(f"\ncalibration of {found.date}{borrowed}", highlight=False)
+    console.print(table)

@@ -258,3 +258,14 @@ def test_the_command_line_prints_one_line_and_exits_with_2(tmp_path: Path):
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "has no unit" in done.stderr
+
+
+def test_a_card_is_shown_with_every_source_and_its_calibration_apart():
+    command = [sys.executable, "-m", "specplan", "hardware", "h200"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    datasheet, _, calibration = shown.partition("calibration of ")
+    rows = [line for line in datasheet.splitlines() if line and not line.startswith(" ")]
+    assert len(rows) == 1 + 9  # the card's name, two memories, bandwidth, three rates, links and power
+    assert all(len(row.split("  ")[-1]) > 8 for row in rows[1:]), "each number has its source beside it"
+    assert "borrowed from h100-sxm" in calibration
+    assert "28.000 us" in calibration
