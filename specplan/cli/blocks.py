@@ -35,6 +35,8 @@ def blocks(
     kv_cache_memory: str = typer.Option(None, "--kv-cache-memory-bytes", help="Explicit pool, such as '2 GiB' (vLLM)."),
     num_gpu_blocks_override: int = typer.Option(None, "--num-gpu-blocks-override", help="As in vLLM."),
     prefix_caching: bool = typer.Option(None, "--enable-prefix-caching/--no-enable-prefix-caching", help="As in vLLM."),
+    state_dtype: str = typer.Option("auto", "--mamba-ssm-cache-dtype", help="As in vLLM."),
+    state_cache: str = typer.Option(None, "--mamba-cache-mode", help="none, align or all (vLLM)."),
     enforce_eager: bool = typer.Option(False, "--enforce-eager", help="No CUDA graphs."),
     hybrid_off: bool = typer.Option(False, "--disable-hybrid-kv-cache-manager", help="Windows charged in full (vLLM)."),
     custom_all_reduce: bool = typer.Option(
@@ -88,6 +90,7 @@ def blocks(
               "max_num_batched_tokens": max_num_batched_tokens, "block_size": block_size,
               "kv_cache_memory_bytes": None if kv_cache_memory is None else int(units.parse(kv_cache_memory, "memory")),
               "num_gpu_blocks_override": num_gpu_blocks_override, "enable_prefix_caching": prefix_caching,
+              "state_dtype": state_dtype, "state_cache": state_cache,
               "enforce_eager": enforce_eager, "hybrid_kv_cache_manager": not hybrid_off,
               "custom_all_reduce": custom_all_reduce, "offline": offline, "multimodal_tokens": mm_tokens,
               "multimodal_values": mm_values, "extra_weights": size(extra_weights) or 0.0,

@@ -1,6 +1,6 @@
 """`BlocksReport` and a log's comparison as JSON documents and as tables."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console
@@ -184,27 +184,9 @@ def _count(span: Span | None, digits: int = 0) -> str:
 
 def _rows(pools: list[PoolPrediction]) -> Iterator[tuple[str, list[str], str]]:
     first = pools[-1]
-    yield "device memory", [_bounded(p.total) for p in pools], first.total.source
-    yield "budget", [_bounded(p.requested) for p in pools], first.requested.source
     rank = first.rank
-    if rank.weights.source == "given":
-        yield "- weights", [_bounded(p.rank.weights, "-") for p in pools], "given"
-    else:
-        yield "- target weights", [f"-{sum(p.rank.target_weights.values()) / GIB:,.2f}" for p in pools], "derived"
-        if rank.draft_weights:
-            own = [f"-{sum(p.rank.draft_weights.values()) / GIB:,.2f}" for p in pools]
-            yield "- draft weights", own, "derived"
-    for name in rank.buffers:
-        yield f"- {name}", [f"-{p.rank.buffers.get(name, 0.0) / GIB:,.2f}" for p in pools], "exact"
-    modelled: tuple[tuple[str, Callable[[RankTerms], Estimate]], ...] = (
-        ("- activation peak", lambda r: r.activation_peak),
-        ("- non-torch", lambda r: r.non_torch),
-        ("- CUDA graphs", lambda r: r.cuda_graph),
-    )
-    for label, pick in modelled:
-        terms = [pick(p.rank) for p in pools]
-        if any(e.best for e in terms):
-            yield label, [_bounded(e, "-") for e in terms], terms[-1].source
+    if not rank.available.source.startswith("exact"):  # an explicit pool is subtracted from nothing
+        yield from _subtractions(pools)
     yield "= for the cache", [_bounded(p.rank.available) for p in pools], rank.available.source
     for name in first.extra:
         if name.endswith("_bytes") and any(p.extra.get(name) for p in pools):
@@ -225,6 +207,35 @@ def _rows(pools: list[PoolPrediction]) -> Iterator[tuple[str, list[str], str]]:
     yield "blocks", [_count(p.blocks) for p in pools], "derived"
     yield "tokens", [_count(p.tokens) for p in pools], "derived"
     yield "requests of full length", [_count(p.concurrency, 2) for p in pools], "derived"
+
+
+def _subtractions(pools: list[PoolPrediction]) -> Iterator[tuple[str, list[str], str]]:
+    first = pools[-1]
+    rank = first.rank
+    yield "device memory", [_bounded(p.total) for p in pools], first.total.source
+    yield "budget", [_bounded(p.requested) for p in pools], first.requested.source
+    if rank.weights.source == "given":
+        yield "- weights", [_bounded(p.rank.weights, "-") for p in pools], "given"
+    else:
+        yield "- target weights", [_total(p.rank.target_weights) for p in pools], "derived"
+        if rank.draft_weights:
+            yield "- draft weights", [_total(p.rank.draft_weights) for p in pools], "derived"
+    for name in rank.buffers:
+        yield f"- {name}", [_total({name: p.rank.buffers.get(name, 0.0)}) for p in pools], "exact"
+    modelled: tuple[tuple[str, Callable[[RankTerms], Estimate]], ...] = (
+        ("- activation peak", lambda r: r.activation_peak),
+        ("- non-torch", lambda r: r.non_torch),
+        ("- CUDA graphs", lambda r: r.cuda_graph),
+    )
+    for label, pick in modelled:
+        terms = [pick(p.rank) for p in pools]
+        if any(e.best for e in terms):
+            yield label, [_bounded(e, "-") for e in terms], terms[-1].source
+
+
+def _total(parts: Mapping[str, float]) -> str:
+    size = sum(parts.values())
+    return f"-{size / GIB:,.2f}" if size else "0"
 
 
 def check_document(c: StartupCheck) -> dict[str, Any]:

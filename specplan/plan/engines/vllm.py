@@ -48,6 +48,9 @@ QUANTIZATIONS: Final = {
 }  # fmt: skip
 """``--quantization`` -> storage format, for checkpoints that do not state their own."""
 
+DRIVER_ONLY: Final = (0.40, 0.50, 0.75)
+"""GiB that the driver reports and torch does not see: least, usual, most of nine cards from T4 to H100."""
+
 HEADS: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})
 """Methods whose draft is a head on the target's hidden states and shares its embedding."""
 
@@ -76,6 +79,8 @@ class VllmFlags:
     num_gpu_blocks_override, kv_cache_memory_bytes : int or None
     state_dtype : str
         ``--mamba-ssm-cache-dtype``.
+    state_cache : str or None
+        ``--mamba-cache-mode``: ``none``, ``align`` or ``all``; None follows prefix caching.
     custom_all_reduce : bool or None
         None: where the card has a direct link.
     estimate_graphs : bool or None
@@ -112,6 +117,7 @@ class VllmFlags:
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int | None = None
     state_dtype: str = "auto"
+    state_cache: str | None = None
     custom_all_reduce: bool | None = None
     estimate_graphs: bool | None = None
     offline: bool = False
@@ -319,7 +325,6 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
     utilization = f.gpu_memory_utilization if f.gpu_memory_utilization is not None else rules.utilization
     if not 0 < utilization <= 1:
         raise InputError(f"--gpu-memory-utilization must lie in (0, 1], got {utilization}")
-    caching = _prefix_caching(model, f, rules)
     all_reduce = f.custom_all_reduce if f.custom_all_reduce is not None else card.link_bandwidth is not None
     block, why = default_block_size(model, card, rules) if f.block_size is None else (f.block_size, "")
     if why:
@@ -335,7 +340,7 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
         max_num_seqs=seqs,
         max_num_batched_tokens=batched,
         block_size=block,
-        state_cache=StateCache.ALIGN if caching else StateCache.NONE,
+        state_cache=_state_cache(model, f, rules),
         in_flight_tokens=batches * batched if rules.batches_in_flight else batched,
         custom_all_reduce=all_reduce,
         graphs_in_budget=graphs and not f.enforce_eager and not cpu,
@@ -345,14 +350,19 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
     )
 
 
-def _prefix_caching(model: Model, f: VllmFlags, rules: VllmRules) -> bool:
-    mixers = [layer.mixer for layer in model.layers if layer.mixer is not None]
-    recurrent = [isinstance(mixer, Recurrent) for mixer in mixers]
+def _state_cache(model: Model, f: VllmFlags, rules: VllmRules) -> StateCache:
+    if f.state_cache is not None:
+        modes = [mode.value for mode in StateCache]
+        if f.state_cache not in modes:
+            raise InputError(f"--mamba-cache-mode {f.state_cache}: one of {', '.join(modes)}")
+        return StateCache(f.state_cache)
+    recurrent = [isinstance(layer.mixer, Recurrent) for layer in model.layers if layer.mixer is not None]
     if all(recurrent):
-        return False  # without attention there are no prefixes to cache
-    if f.enable_prefix_caching is not None:
-        return f.enable_prefix_caching
-    return not any(recurrent) or rules.align_states
+        return StateCache.NONE  # without attention there are no prefixes to cache
+    caching = f.enable_prefix_caching
+    if caching is None:
+        caching = not any(recurrent) or rules.align_states
+    return StateCache.ALIGN if caching else StateCache.NONE
 
 
 def _check_ranks(model: Model, f: VllmFlags, block: int, *, cpu: bool) -> None:
@@ -442,9 +452,12 @@ def _budget(card: Accelerator, s: _Resolved) -> tuple[Estimate, Estimate]:
     if card.memory_torch_bytes is not None:
         total = Estimate.of(card.memory_torch_bytes, f"measured: what torch reports on {card.name}")
     elif card.memory_driver_bytes is not None:
-        low = 0.985 * card.memory_driver_bytes
-        total = Estimate(low=low, best=0.994 * card.memory_driver_bytes, high=card.memory_driver_bytes,
-                         source=f"assumed: torch sees 0.6 % less than {card.name}'s driver reports")  # fmt: skip
+        least, usual, most = (x * GIB for x in DRIVER_ONLY)
+        total = Estimate(
+            low=card.memory_driver_bytes - most, best=card.memory_driver_bytes - usual,
+            high=card.memory_driver_bytes - least,
+            source=f"assumed: torch sees {DRIVER_ONLY[1]:g} GiB less than the driver reports on {card.name}",
+        )  # fmt: skip
     elif explicit is not None:
         total = Estimate.of(float(explicit), "not needed: --kv-cache-memory-bytes is given")
     else:

@@ -127,7 +127,7 @@ _V0_18: Final = replace(
     since=(0, 18, 0),
     data="non-torch and graphs: the same 42 start-ups (one rank 0.24 to 0.26 and once 0.46; two 2.06 to 2.11; four "
     "2.13; stages 0.07 GiB); estimates of graphs at 51 sizes in two modes",
-    residuals="non-torch: 90th percentile 0.01 GiB, largest 0.21; graphs: median 16 %, 90th percentile 30 %, largest 61 %",
+    residuals="non-torch: 90th percentile 0.01 GiB, largest 0.21; graphs: median 16 %, 90th 30 %, largest 61 %",
     non_torch_one=(0.23, 0.25, 0.46),
     non_torch_plain=(0.10, 0.21, 0.75),
 )
