@@ -36,6 +36,7 @@ from specplan.propose.sglang_trie_kernels import (
     S_EPOCH,
     S_LENGTHS,
     WIDTH,
+    fill_ranks,
     follow,
     insert,
 )
@@ -63,9 +64,10 @@ class Corpora(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where continuations come from: the trie's nodes, or one automaton's states and edges."""
+    """Where continuations come from: the trie's nodes or one automaton's states and edges; and how they are ranked."""
 
     in_trie: bool
+    by_count: Int
     nodes: I32
     states: I32
     edges: I32
@@ -153,6 +155,8 @@ def _continuations(source: Source, at: Int, k: Int, found: I64) -> Int:
     n = 0
     if source.in_trie:
         nodes = source.nodes
+        if source.by_count == 1:
+            fill_ranks(nodes, at, k)
         node = nodes[at, NODE_FIRST]
         while node != 0 and n < k:
             found[n, 0] = nodes[node, NODE_TOKEN]
@@ -298,7 +302,7 @@ def _grow_from_trie(
     nodes: I32, corpora: Corpora, params: I64, state: I64, limit: Int, rows: I32, chances: F64, size: Int, work: Work
 ) -> Int:
     """Grow from the anchors of a match state, longest first, leaves left out."""
-    source = Source(True, nodes, corpora.states, corpora.edges)
+    source = Source(True, params[BY_COUNT], nodes, corpora.states, corpora.edges)
     for d in range(state[S_LENGTHS] - 1, -1, -1):
         if size >= limit:
             break
@@ -322,7 +326,7 @@ def _grow_from_corpus(
 ) -> Int:  # fmt: skip
     """Grow from the suffixes of a corpus match, longest first, one per class of end positions."""
     states, edges, _ = _part(corpora, c)
-    source = Source(False, nodes, states, edges)
+    source = Source(False, params[BY_COUNT], nodes, states, edges)
     anchor, matched = place[0], place[1]
     while anchor > 0 and size < limit:
         if states[anchor + 1, START] > states[anchor, START]:

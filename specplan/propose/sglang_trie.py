@@ -104,6 +104,8 @@ class SglangTrie:
         node = self._node(path)
         children = []
         if node or not path:
+            if self.rule.match_type == "PROB" and node:
+                k.fill_ranks(self.nodes, node, self.rule.max_bfs_breadth)
             node = int(self.nodes[node, k.FIRST])
             while node:
                 children.append((int(self.nodes[node, k.TOKEN]), int(self.nodes[node, k.COUNT])))
@@ -174,7 +176,8 @@ class SglangTrie:
             token = int(nodes[child, k.TOKEN])
             assert k.child(nodes, self.slots, parent, token) == child, "a child is found"
         if self.rule.match_type == "PROB" and parent:
-            ranked = min(len(children), self.rule.max_bfs_breadth)
+            ranked = k.n_ranked(nodes, parent)
+            assert ranked <= self.rule.max_bfs_breadth, "not more children are ranked than are drafted"
             flags = [bool(nodes[child, k.FLAGS] & k.RANKED) for child in children]
             assert flags == [i < ranked for i in range(len(children))], "the first children are the ranked ones"
             assert nodes[parent, k.RANK_TAIL] == (children[ranked - 1] if ranked else 0), (

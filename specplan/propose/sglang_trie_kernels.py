@@ -5,9 +5,10 @@ The trie is one record array, a cache line and no pointer chase per node::
     nodes[i]   PARENT TOKEN COUNT FIRST PREV NEXT OLDER NEWER VERSION DEGREE RANK_TAIL FLAGS
 
 Node 0 is the root and, in every link, "none". Children of a node hang on FIRST, NEXT, PREV. In recency order (the BFS
-rule) the list runs from the last touched child to the first. In frequency order (the PROB rule) the first
-min(DEGREE, width) children are the ranked ones (count descending, token ascending) and end at RANK_TAIL; the others
-follow in any order. The root is never expanded, so its list is always in recency order.
+rule) the list runs from the last touched child to the first. In frequency order (the PROB rule) it starts with ranked
+children, the most frequent ones in order (count descending, token ascending) up to RANK_TAIL; the others follow in any
+order. At most `width` are ranked; fewer than that (and than DEGREE) after an eviction, until `fill_ranks`. The root is
+never expanded, so its list is always in recency order.
 
 OLDER and NEWER form one list of all nodes by last touch; along it a parent is always newer than its children, so the
 oldest node is a leaf. Free nodes hang on OLDER from head[FREE].
@@ -38,6 +39,7 @@ FLAGS: Final = 11
 NODE_FIELDS: Final = 12
 SLOTTED: Final = 1
 RANKED: Final = 2
+RANKED_SHIFT: Final = 8  # from this bit on, FLAGS holds the number of ranked children
 
 # head: what the trie knows of itself
 CAPACITY: Final = 0  # nodes it may hold, root included
@@ -154,22 +156,33 @@ def _outranks(nodes: I32, a: Int, b: Int) -> bool:
 
 
 @jit_leaf
+def n_ranked(nodes: I32, parent: Int) -> Int:
+    """Number of children at the head of the list that are known to be the most frequent, in order."""
+    return np.int64(nodes[parent, FLAGS] >> RANKED_SHIFT)
+
+
+@jit_leaf
 def _rank(nodes: I32, parent: Int, node: Int, before: Int) -> None:
     """Hang an unlinked node at its rank among the ranked siblings up to `before`."""
     tail = nodes[parent, RANK_TAIL]
     while before != 0 and _outranks(nodes, node, before):
         before = np.int64(nodes[before, PREV])
     _link_after(nodes, parent, node, before)
-    nodes[node, FLAGS] |= RANKED
     if before == tail:
         nodes[parent, RANK_TAIL] = node
 
 
 @jit_leaf
-def _drop_rank_tail(nodes: I32, parent: Int) -> None:
-    tail = nodes[parent, RANK_TAIL]
-    nodes[tail, FLAGS] &= ~RANKED
-    nodes[parent, RANK_TAIL] = nodes[tail, PREV]
+def _admit(nodes: I32, parent: Int, node: Int, width: Int) -> None:
+    """Rank an unlinked node that is at least as frequent as any unranked one; past `width`, the last one drops out."""
+    _rank(nodes, parent, node, np.int64(nodes[parent, RANK_TAIL]))
+    nodes[node, FLAGS] |= RANKED
+    nodes[parent, FLAGS] += 1 << RANKED_SHIFT
+    if n_ranked(nodes, parent) > width:
+        tail = nodes[parent, RANK_TAIL]
+        nodes[tail, FLAGS] &= ~RANKED
+        nodes[parent, RANK_TAIL] = nodes[tail, PREV]
+        nodes[parent, FLAGS] -= 1 << RANKED_SHIFT
 
 
 @jit_leaf
@@ -179,17 +192,15 @@ def _hang(nodes: I32, parent: Int, node: Int, by_count: Int, width: Int) -> None
         _link_after(nodes, parent, node, 0)
         return
     tail = np.int64(nodes[parent, RANK_TAIL])
-    if nodes[parent, DEGREE] < width:
-        _rank(nodes, parent, node, tail)
-    elif _outranks(nodes, node, tail):
-        _rank(nodes, parent, node, tail)
-        _drop_rank_tail(nodes, parent)
+    all_are_ranked = n_ranked(nodes, parent) == nodes[parent, DEGREE] < width
+    if all_are_ranked or (tail != 0 and _outranks(nodes, node, tail)):
+        _admit(nodes, parent, node, width)
     else:
         _link_after(nodes, parent, node, tail)
 
 
 @jit_leaf
-def _rehang(nodes: I32, parent: Int, node: Int, by_count: Int) -> None:
+def _rehang(nodes: I32, parent: Int, node: Int, by_count: Int, width: Int) -> None:
     """Restore the order of the children after `node` was touched or counted."""
     before = np.int64(nodes[node, PREV])
     if before == 0:
@@ -204,32 +215,35 @@ def _rehang(nodes: I32, parent: Int, node: Int, by_count: Int) -> None:
             _unlink(nodes, parent, node)
             _rank(nodes, parent, node, before)
     else:
-        tail = np.int64(nodes[parent, RANK_TAIL])
-        if _outranks(nodes, node, tail):
+        tail = nodes[parent, RANK_TAIL]
+        if tail != 0 and _outranks(nodes, node, tail):
             _unlink(nodes, parent, node)
-            _rank(nodes, parent, node, tail)
-            _drop_rank_tail(nodes, parent)
+            _admit(nodes, parent, node, width)
 
 
 @jit_leaf
 def _unhang(nodes: I32, parent: Int, node: Int) -> None:
-    """Take a child off; DEGREE does not count it any more. A ranked child's place goes to the best of the others."""
-    if nodes[node, FLAGS] & RANKED == 0:
-        _unlink(nodes, parent, node)
-        return
-    if nodes[parent, RANK_TAIL] == node:
-        nodes[parent, RANK_TAIL] = nodes[node, PREV]
+    """Take a child off. Its rank is not filled before someone asks: that takes a look at all unranked siblings."""
+    if nodes[node, FLAGS] & RANKED:
+        if nodes[parent, RANK_TAIL] == node:
+            nodes[parent, RANK_TAIL] = nodes[node, PREV]
+        nodes[parent, FLAGS] -= 1 << RANKED_SHIFT
     _unlink(nodes, parent, node)
-    tail = np.int64(nodes[parent, RANK_TAIL])
-    other = np.int64(nodes[tail, NEXT] if tail != 0 else nodes[parent, FIRST])
-    best = other
-    while other != 0:
-        if _outranks(nodes, other, best):
-            best = other
-        other = np.int64(nodes[other, NEXT])
-    if best != 0:
+
+
+@jit_leaf
+def fill_ranks(nodes: I32, parent: Int, width: Int) -> None:
+    """Rank the most frequent children until `width` are ranked, or all."""
+    while n_ranked(nodes, parent) < min(width, nodes[parent, DEGREE]):
+        tail = nodes[parent, RANK_TAIL]
+        other = np.int64(nodes[tail, NEXT] if tail != 0 else nodes[parent, FIRST])
+        best = other
+        while other != 0:
+            if _outranks(nodes, other, best):
+                best = other
+            other = np.int64(nodes[other, NEXT])
         _unlink(nodes, parent, best)
-        _rank(nodes, parent, best, tail)
+        _admit(nodes, parent, best, width)
 
 
 # ------------------------------------------------------------------------------------------- trie: age and insertion
@@ -381,7 +395,7 @@ def _insert_window(
         else:
             if first + d >= counted_from and nodes[node, COUNT] < COUNT_LIMIT:
                 nodes[node, COUNT] += 1
-            _rehang(nodes, parent, node, by_count)
+            _rehang(nodes, parent, node, by_count, width)
         path[d] = node
         parent = node
     _touch_path(nodes, head, path, length)
