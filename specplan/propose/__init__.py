@@ -1,1 +1,10 @@
-"""Guess tokens: one file per real proposer and per engine's rule. Token ids in, a draft out."""
+"""Guess tokens: one file per real proposer and per engine's rule. Token ids in, a draft out.
+
+- `protocol`: the one protocol that all proposers answer, and the draft that they hand over
+- `ngram`, `ngram_replay`, `ngram_oracle`: n-gram drafting by the rules of vLLM (both runners) and transformers
+- `suffix`, `suffix_replay`, `suffix_oracle`: suffix decoding as Arctic Inference does it; `vllm_suffix`: how vLLM drives it
+- `sglang_*`, `automaton*`: SGLang's online trie and its automaton for external corpora
+- `stores`: shared stores by tenant, model and tokenizer
+- `vocab_mapping`: what a draft model and a target with different tokenizers can both say
+- `steps`: what a compiled replay hands back; `compiled`: numba, imported only when used
+"""

@@ -230,7 +230,8 @@ class OneShotBatch:
         self._draft_batch(
             tokens, lengths, rule.min_n, rule.max_n, limits, rule.latest, self._out, self._counts, self._found
         )
-        drafts = [row[:n] for row, n in zip(self._out.tolist(), self._counts.tolist(), strict=False)][:rows]
+        counts = self._counts[:rows].tolist()
+        drafts = [row[:n] for row, n in zip(self._out[:rows].tolist(), counts, strict=True)]
         if rule.fill or rule.stop_ids:
             lasts = np.where(lengths > 0, tokens[np.arange(rows), np.maximum(lengths - 1, 0)], 0).tolist()
             asked, found = limits.tolist(), self._found.tolist()
