@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,8 +29,8 @@ def figure_table(*columns: tuple[str, str]) -> Table:
 
 def wide_console() -> Console:
     """A console as wide as the terminal; where there is none, wide enough for these tables."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=FILE_WIDTH)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
+    return Console(width=width, force_jupyter=False)  # notebooks, too, show tables as text
 
 
 def print_line(text: str, console: Console) -> None:
