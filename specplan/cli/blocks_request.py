@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from specplan.errors import InputError, SpecplanError
+from specplan.errors import InputError, NotFoundError, SpecplanError
 from specplan.ingest.startup_logs import read_startup_log
 from specplan.plan.blocks import BlocksReport, sglang_blocks, vllm_blocks
 from specplan.plan.engines.prediction import PoolPrediction
@@ -164,11 +164,8 @@ def run_log(request: BlocksRequest, path: str, *, as_json: bool) -> None:
 
 def _checked(request: BlocksRequest, log: StartupLog, source: str) -> StartupCheck:
     """A log beside its prediction; what keeps it from being predicted becomes a note, not an end."""
-    name = request.target or log.settings.get("model")
     try:
-        if not isinstance(name, str):
-            raise InputError("the log does not name its model; name it: specplan blocks MODEL --from-log ...")
-        model = load_model(name)
+        model, note = _model_of(request, log)
         card = card_of(log, None if request.gpu is None else load_accelerator(request.gpu))
         predicted, given = _predictions(request, log, model, card)
     except SpecplanError as error:
@@ -176,7 +173,29 @@ def _checked(request: BlocksRequest, log: StartupLog, source: str) -> StartupChe
             raise
         check = check_startup(log, source)
         return replace(check, notes=(*check.notes, f"not predicted: {error}"))
-    return check_startup(log, source, predicted, given)
+    check = check_startup(log, source, predicted, given)
+    return replace(check, notes=(*check.notes, *note))
+
+
+_TUNED = ("-instruct", "-it", "-chat")
+
+
+def _model_of(request: BlocksRequest, log: StartupLog) -> tuple[Model, tuple[str, ...]]:
+    """The model that the user names, or else the log; a tuned checkpoint has the shapes of its base, which is noted."""
+    if request.target is not None:
+        return load_model(request.target), ()
+    name = log.settings.get("model")
+    if not isinstance(name, str):
+        raise InputError("the log does not name its model; name it: specplan blocks MODEL --from-log ...")
+    base = next((name[: -len(end)] for end in _TUNED if name.lower().endswith(end)), None)
+    if base is None:
+        return load_model(name), ()
+    for candidate in (base, base.rsplit("/", 1)[-1]):
+        try:
+            return load_model(candidate), (f"{name} is counted as {candidate}, whose shapes it has",)
+        except NotFoundError:
+            continue
+    return load_model(name), ()
 
 
 def _predictions(

@@ -41,7 +41,7 @@ class TermCheck:
         Predicted - printed.
     by_rank : mapping of str to float
     verdict : str
-        ``agrees``, or by how much it does not.
+        ``agrees``, by how much it does not, or ``read only`` where nothing is predicted.
     """
 
     term: str
@@ -253,7 +253,7 @@ def _check(
 ) -> TermCheck:
     difference = None if printed is None or predicted is None else predicted - printed
     if difference is None:
-        verdict = "not predicted" if predicted is None else "not printed"
+        verdict = "read only" if predicted is None else "not printed"
     elif abs(difference) <= step:
         verdict = "agrees"
     else:

@@ -106,8 +106,17 @@ def test_a_log_beside_its_prediction(specplan: Run) -> None:
     assert "tokens of the pool" in specplan("blocks", "smollm2-135m", "--from-log", log).out
 
 
-def test_a_log_of_an_unknown_model_is_still_read(specplan: Run) -> None:
+def test_a_log_names_its_model_and_a_tuned_one_counts_as_its_base(specplan: Run) -> None:
     done = specplan("blocks", "--from-log", str(DATA / "vllm_cpu_startup.log"))
+    assert done.code == 0
+    assert "SmolLM2-135M-Instruct is counted as SmolLM2-135M" in done.out
+    assert done.out.count("agrees") == 2
+
+
+def test_a_log_of_an_unknown_model_is_still_read(specplan: Run, tmp_path: Path) -> None:
+    log = tmp_path / "startup.log"
+    log.write_bytes((DATA / "vllm_cpu_startup.log").read_bytes().replace(b"SmolLM2-135M-Instruct", b"NoSuchModel"))
+    done = specplan("blocks", "--from-log", str(log))
     assert done.code == 0
     assert "46,592" in done.out
     assert "not predicted: unknown model" in done.out
