@@ -196,6 +196,6 @@ def measured_file(path: Path) -> list[MeasuredSource]:
 
 def picture_width(width: float | None) -> float | None:
     """A width in inches that a picture can be drawn at, or None for its own."""
-    if width is not None and not 4 <= width <= 40:
-        raise InputError(f"--width {width:g}: a picture is 4 to 40 inches wide")
+    if width is not None and not 6 <= width <= 40:
+        raise InputError(f"--width {width:g}: a picture is 6 to 40 inches wide")
     return width

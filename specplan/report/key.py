@@ -10,6 +10,8 @@ from specplan.report.picture import MUTED, Look
 
 ROW, NOTE = 0.235, 0.185
 FONT, SMALLEST = 8.8, 6.0
+FULL_WIDTH = 8.2
+"""Inches for which the columns of a key are laid out; a narrower figure squeezes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +43,15 @@ def draw_key(
     if not rows:
         return
     width, height = figure.get_size_inches()
+    squeeze = min(1.0, (width - left) / FULL_WIDTH)
+    columns = [(heading, x * squeeze) for heading, x in columns]
     ends = [*(x for _, x in columns[1:]), width - left - 0.05]
     y = key_height(rows, notes) - 0.02
     for heading, x in columns:
-        figure.text((left + x) / width, y / height, heading, fontsize=8.5, color=MUTED, va="center")
+        figure.text((left + x) / width, y / height, heading, fontsize=8.5 * squeeze, color=MUTED, va="center")
     for row in rows:
         y -= ROW
-        sample = figure.add_axes((left / width, (y - 0.1) / height, 0.38 / width, 0.2 / height))
+        sample = figure.add_axes((left / width, (y - 0.1) / height, 0.38 * squeeze / width, 0.2 / height))
         sample.set_axis_off()
         sample.set_xlim(0, 1)
         sample.set_ylim(-1, 1)
@@ -56,12 +60,12 @@ def draw_key(
         if row.has_marker:
             sample.plot([0.5], [0], marker=lk.marker, ms=7, color=lk.colour, mec="white", mew=0.7)
         for text, (_, x), end in zip(row.texts, columns, ends, strict=True):
-            drawn = figure.text((left + x) / width, y / height, text, fontsize=FONT, va="center")
+            drawn = figure.text((left + x) / width, y / height, text, fontsize=FONT * squeeze, va="center")
             _fit(figure, drawn, end - x - 0.08)
     y -= 0.05
     for note in notes:
         y -= NOTE
-        drawn = figure.text(left / width, y / height, note, fontsize=8.2, color=MUTED, va="center")
+        drawn = figure.text(left / width, y / height, note, fontsize=8.2 * squeeze, color=MUTED, va="center")
         _fit(figure, drawn, width - left - 0.05)
 
 

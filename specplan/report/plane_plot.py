@@ -67,12 +67,13 @@ def draw_planes(planes: Sequence[Plane], *, title: str = "", width: float | None
             bottom = height - HEAD - body - line * (panel_height - HEAD + 0.45)
             corner = ((LEFT + column * (each + GAP)) / width, bottom / height)
             axes = figure.add_axes((*corner, each / width, body / height))
-            panel = _Panel(axes=axes, plane=plane, placer=Placer(axes), names=names, is_narrow=columns > 1)
+            panel = _Panel(axes=axes, plane=plane, placer=Placer(axes), names=names, is_narrow=each < 6)
             _draw(panel, body, is_leftmost=column == 0)
-            conditions = _conditions(plane, is_narrow=columns > 1)
+            conditions = _conditions(plane, is_narrow=each < 6)
             figure.text(corner[0], (bottom + body + 0.13) / height, conditions, fontsize=9, color=MUTED)
         heading = title or f"Equal-speedup contours at κ = {planes[0].kappa} drafted tokens per step"
-        figure.text(LEFT / width, 1 - 0.24 / height, heading, fontsize=12.5, fontweight="bold", va="center")
+        size = min(12.5, 1.6 * width)
+        figure.text(LEFT / width, 1 - 0.24 / height, heading, fontsize=size, fontweight="bold", va="center")
         draw_key(figure, _COLUMNS, rows, notes, LEFT)
     return figure
 

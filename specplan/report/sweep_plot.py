@@ -40,7 +40,8 @@ def draw_sweep(sweep: Sweep, *, title: str = "", width: float | None = None) -> 
         _draw(axes, sweep)
         heading = title or f"Speedup over {AXES[sweep.kind].partition(' (')[0]}"
         figure.text(left / width, 1 - 0.24 / height, heading, fontsize=12.5, fontweight="bold", va="center")
-        figure.text(left / width, (under + body + 0.13) / height, _held(sweep), fontsize=9, color=MUTED)
+        size = min(9.0, 1.35 * width)
+        figure.text(left / width, (under + body + 0.13) / height, _held(sweep), fontsize=size, color=MUTED)
         draw_key(figure, _COLUMNS, rows, (), left)
     return figure
 

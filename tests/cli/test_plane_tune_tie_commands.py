@@ -217,7 +217,7 @@ BAD = {
     "c-max too small": (["plane", "-s", "x:c=.3", "--c-max", ".1"], "would cut off"),
     "level 0": (["plane", "--levels", "0"], "contour 0"),
     "level text": (["plane", "--levels", "a"], "'a' is not a number"),
-    "width": (["plane", "--width", "1"], "4 to 40 inches"),
+    "width": (["plane", "--width", "1"], "6 to 40 inches"),
     "unknown layer": (["plane", "llama3-8b", "--layer", "guess"], "one of roofline, modelled"),
     "sweep of nothing": (["plane", "--kind", "kappa"], "needs sources"),
     "sweep of free alpha": (["plane", "llama3-8b", "-d", "llama3.2-1b", "--kind", "batch"], "has no acceptance"),
