@@ -249,19 +249,29 @@ def _best_cut(
 
 
 def as_draft_source(point: MeasuredPoint) -> DraftSource:
-    """The point as `plane` draws it."""
-    m = point.measured
-    verify = _verify_factors(point.place, point.kappa)
+    """The point as `plane` draws it, worth the same speedup.
+
+    A drawn source has one draft length; the verify factor is the one at which that costs what the measured mixture of
+    lengths costs.
+    """
+    m, width = point.measured, point.place.width
+    coverage = 1.0 if m.coverage is None else m.coverage
+    extra = point.step_cost - 1.0
+    drafting = 1.0 if width is not None or coverage == 0 else coverage
+    kappa = point.kappa
+    if 1.0 + extra / drafting <= kappa * point.c:
+        kappa = max(1, round(m.draft_len or 1))
     return DraftSource(
         name=m.source,
-        kappa=point.kappa,
+        kappa=kappa,
         c=point.c,
         alpha=m.alpha.value,
         alpha_low=m.alpha.low,
         alpha_high=m.alpha.high,
         emitted=m.tokens_per_drafted_step,
-        coverage=1.0 if m.coverage is None else m.coverage,
-        verify=float(verify[-1]),
+        coverage=coverage,
+        verify=1.0 + extra / drafting - kappa * point.c,
+        nodes=None if width is None else max(width, kappa) + 1,
         target=point.place.pair.target.name,
         c_origin=point.c_origin,
         alpha_origin="measured",

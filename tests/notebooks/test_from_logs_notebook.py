@@ -36,12 +36,8 @@ def test_it_ends_in_a_decision(executed: nbformat.NotebookNode) -> None:
 def test_its_cells_only_call(executed: nbformat.NotebookNode) -> None:
     for cell in executed.cells:
         if cell.cell_type == "code":
-            defined = [
-                n
-                for n in ast.walk(ast.parse(cell.source.removeprefix("%matplotlib inline")))
-                if isinstance(n, ast.FunctionDef | ast.ClassDef)
-            ]
-            assert defined == []
+            tree = ast.parse(cell.source.removeprefix("%matplotlib inline"))
+            assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in ast.walk(tree))
 
 
 def test_it_is_stored_without_output() -> None:
