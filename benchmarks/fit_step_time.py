@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from specplan.plan import step_time
-from specplan.plan.step_time import ENGINES, Engine
+from specplan.plan.timed_engine import ENGINES, Engine
 from specplan.plan.validate import TableReport, validate
 from specplan.specs.hardware import list_accelerators
 from specplan.values.hardware import Accelerator

@@ -1,17 +1,27 @@
 """Step time and throughput of draft sources over batch and context: what pays, until which batch, and what binds it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from specplan.errors import InputError
-from specplan.formulas import kv_cache, parameters
 from specplan.formulas.step import PassShape
 from specplan.plan.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE
+from specplan.plan.measured_steps import MeasuredTable
+from specplan.plan.sensitivity import Swing, sensitivity
+from specplan.plan.step_setting import (
+    MAX_BATCH,
+    MAX_KAPPA,
+    Setting,
+    best_kappa,
+    error_band,
+    sequences_left,
+    times,
+)
 from specplan.plan.step_source import (
     NO_SOURCE,
     Loads,
@@ -21,25 +31,13 @@ from specplan.plan.step_source import (
     emitted,
     is_padded,
     loads,
-    most_kappa,
     on_engine,
-    step_time,
 )
-from specplan.plan.step_time import FloatArray, Machine, MeasuredTable, machine, other_bound, pass_time
+from specplan.plan.step_time import FloatArray, machine, other_bound, pass_time
 from specplan.units import GIB
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Attention, LatentAttention, Model
-
-MAX_KAPPA: Final = 8
-"""Longest draft that is tried where a source does not fix one."""
-
-MAX_BATCH: Final = 1024
-"""Largest batch in which a crossover is sought; vLLM's default of ``max_num_seqs`` on large cards."""
-
-BANDS: Final[Mapping[str, float]] = {"own": 0.10, "borrowed": 0.15, "assumed": 0.25}
-"""Relative error of a modelled speedup: twice the median that `specplan validate` shows for composed speedups (about
-4%) rounded up, where the card itself was measured; wider where its constants are borrowed or assumed."""
 
 NOT_MODELED: Final = (
     "prefills that share the steps of a loaded server",
@@ -139,23 +137,6 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swing:
-    """How far one input moves the speedup of one cell."""
-
-    name: str
-    low: float
-    best: float
-    high: float
-    speedup_low: float
-    speedup_high: float
-
-    @property
-    def width(self) -> float:
-        """Distance between the two speedups."""
-        return abs(self.speedup_high - self.speedup_low)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
     """Everything that `specplan compare` shows."""
 
@@ -175,24 +156,6 @@ class CompareReport:
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
     not_modeled: tuple[str, ...] = NOT_MODELED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Inputs of a comparison beside the sources."""
-
-    target: Model
-    on: Machine
-    kv_format: NumberFormat | None = None
-    max_kappa: int = MAX_KAPPA
-    gpu_memory_utilization: float = DEFAULT_UTILIZATION
-    workspace_bytes: float = DEFAULT_WORKSPACE
-    price_per_hour: float | None = None
-    tables: Mapping[str, MeasuredTable] | None = None
-
-    def table(self, name: str) -> MeasuredTable | None:
-        """Measured table of the target (its name) or of a source's draft (the source's name)."""
-        return None if self.tables is None else self.tables.get(name)
 
 
 def compare(
@@ -268,7 +231,7 @@ def compare(
             sequences = sequences_left(setting, source, context)
             cells += _cells(setting, source, of, batches, context, sequences)
             capacities.append(_capacity(setting, source, of, context, sequences, plain_sequences, reference))
-    swings, about = _sensitivity(setting, placed, counted, cells)
+    swings, about = _best_at_first(setting, placed, counted, cells)
     return CompareReport(
         target=target,
         accelerator=accelerator,
@@ -309,78 +272,6 @@ def _check_ranks(model: Model, tp: int) -> None:
             raise InputError(
                 f"--tensor-parallel-size {tp} does not divide the {mixer.heads} attention heads of {model.name}"
             )
-
-
-def error_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> float | None:
-    """Relative error to expect of a speedup; None for the bound, which has no error but a direction."""
-    if on.layer == "bound":
-        return None
-    if on.layer == "measured":
-        return max((t.worst_residual for t in (tables or {}).values()), default=0.0)
-    own = on.accelerator.calibration
-    if own is None:
-        return BANDS["assumed"]
-    return BANDS["own"] if own.card == on.accelerator.name else BANDS["borrowed"]
-
-
-def times(
-    setting: Setting, source: StepSource, of: Loads, batch: npt.ArrayLike, context_len: npt.ArrayLike, k: npt.ArrayLike
-) -> StepTime:
-    """`step_time` with the setting's machine and tables."""
-    return step_time(
-        setting.on,
-        source,
-        of,
-        batch,
-        context_len,
-        k,
-        target_table=setting.table(setting.target.name),
-        draft_table=setting.table(source.name),
-    )
-
-
-def best_kappa(
-    setting: Setting, source: StepSource, of: Loads, batch: npt.ArrayLike, context_len: npt.ArrayLike
-) -> npt.NDArray[np.int64]:
-    """Draft length with the least time per token at each batch; the source's own where it fixes one."""
-    b = np.atleast_1d(np.asarray(batch, np.float64))
-    longest = most_kappa(source, setting.max_kappa)
-    if source.kind == "none" or source.kappa is not None:
-        return np.full(b.shape, longest, np.int64)
-    ks = np.arange(1, longest + 1)
-    found = times(setting, source, of, b[:, None], context_len, ks[None, :])
-    return np.asarray(ks[np.argmin(found.per_token_s, axis=1)], np.int64)
-
-
-def device_bytes(setting: Setting, source: StepSource, context_len: int) -> float:
-    """Bytes on each rank that a source takes from the pool beside its weights and cache.
-
-    vLLM's n-gram of the default runner keeps the ids of all slots on the card, 4 bytes each.
-    """
-    on_card = source.kind in ("ngram", "ngram-gpu") and setting.on.engine.draft_order == "vllm"
-    return 4.0 * MAX_BATCH * context_len if on_card else 0.0
-
-
-def sequences_left(setting: Setting, source: StepSource, context_len: int) -> int:
-    """Whole requests of `context_len` tokens whose cache fits beside target, draft and workspace.
-
-    A drafting request also owns the slots of its verified and, for models, of its looked-ahead positions, and a
-    recurrent state per drafted token.
-    """
-    card, tp = setting.on.accelerator, setting.on.tp
-    memory = card.memory_torch_bytes or card.memory_driver_bytes or 0.0
-    models = [setting.target, *([source.model] if source.model is not None else [])]
-    pool = (
-        memory * setting.gpu_memory_utilization
-        - sum(parameters.resident_bytes(m, tp) for m in models)
-        - setting.workspace_bytes
-        - device_bytes(setting, source, context_len)
-    )
-    kappa = most_kappa(source, setting.max_kappa)
-    slots = 1 + kappa + (kappa if source.is_model else 0)
-    per_sequence = sum(float(kv_cache.kv_bytes_stored(m, context_len + slots, setting.kv_format, tp)) for m in models)
-    per_sequence += kappa * float(kv_cache.kv_bytes_stored(setting.target, 0, setting.kv_format, tp))
-    return int(kv_cache.pool_sequences(pool, per_sequence))
 
 
 def _throughput(setting: Setting, source: StepSource, of: Loads, batch: int, context: int) -> float:
@@ -568,88 +459,18 @@ def _pays_everywhere(cells: Sequence[Cell]) -> bool:
     return all(paid.values())
 
 
-def _sensitivity(
+def _best_at_first(
     setting: Setting, sources: Sequence[StepSource], counted: Mapping[str, Loads], cells: Sequence[Cell]
 ) -> tuple[tuple[Swing, ...], str]:
-    """Inputs of the best source at the first cell, by how far they move its speedup; the widest swing first."""
+    """What moves the speedup of the best source at the first batch and context, and which that is."""
     if not sources or setting.on.layer != "modelled":
         return (), ""
     first = [c for c in cells if (c.batch, c.context_len) == (cells[0].batch, cells[0].context_len) and c.verdict]
     cell = max(first, key=lambda c: c.speedup)
     source = next(s for s in sources if s.text == cell.source)
-    of = counted[source.text]
-
-    def gain(on: Machine, chosen: StepSource, context: float) -> float:
-        at = replace(setting, on=on)
-        plain = times(at, NO_SOURCE, of, cell.batch, context, 0).step_s
-        return float(plain / times(at, chosen, of, cell.batch, context, cell.kappa).per_token_s)
-
-    swings = [*_acceptance_swings(setting.on, source, cell, gain), *_machine_swings(setting.on, source, cell, gain)]
-    swings.append(
-        Swing(
-            name="context",
-            low=cell.context_len / 2,
-            best=cell.context_len,
-            high=cell.context_len * 2,
-            speedup_low=gain(setting.on, source, cell.context_len / 2),
-            speedup_high=gain(setting.on, source, cell.context_len * 2),
-        )
-    )
     about = f"{source.text} at batch {cell.batch}, context {cell.context_len}, k {cell.kappa}"
-    return tuple(sorted(swings, key=lambda s: -s.width)), about
-
-
-Gain = Callable[[Machine, StepSource, float], float]
-
-
-def _acceptance_swings(on: Machine, source: StepSource, cell: Cell, gain: Gain) -> list[Swing]:
-    """Acceptance and coverage over their given ranges, or 0.05 to either side where they are single numbers."""
-    found = []
-    given: dict[str, tuple[Range | None, Callable[[Range], StepSource]]] = {
-        "alpha": (source.alpha, lambda r: replace(source, alpha=r)),
-        "coverage": (source.coverage, lambda r: replace(source, coverage=r)),
-        "emitted": (source.emitted, lambda r: replace(source, emitted=r)),
-    }
-    for name, (r, changed) in given.items():
-        if r is None or (name == "coverage" and r.best == 1 and not r.is_range):
-            continue
-        if not r.is_range:
-            most = math.inf if name == "emitted" else 1.0
-            r = Range(low=max(r.best - 0.05, 0.0), best=r.best, high=min(r.best + 0.05, most))
-        low, high = (gain(on, changed(Range(low=x, best=x, high=x)), cell.context_len) for x in (r.low, r.high))
-        found.append(Swing(name=name, low=r.low, best=r.best, high=r.high, speedup_low=low, speedup_high=high))
-    return found
-
-
-_DOUBTS: Final[Mapping[str, tuple[float, float]]] = {
-    "bandwidth_fraction": (0.9, 1.1),
-    "kv_bandwidth_fraction": (0.9, 1.1),
-    "matmul_fraction": (0.75, 1.25),
-    "launch_s": (0.67, 1.5),
-    "collective_latency_s": (0.5, 2.0),
-    "host_s": (0.5, 2.0),
-}
-"""How far a calibrated figure may be off on another server, as factors; fractions stay at most 1."""
-
-
-def _machine_swings(on: Machine, source: StepSource, cell: Cell, gain: Gain) -> list[Swing]:
-    found = []
-    for name, (less, more) in _DOUBTS.items():
-        if (name == "collective_latency_s" and on.tp == 1) or (name == "host_s" and on.engine.host_s is not None):
-            continue
-        best: float = getattr(on.calibration, name)
-        low, high = best * less, best * more
-        if name.endswith("fraction"):
-            high = min(high, 1.0)
-        at_low, at_high = (gain(_changed(on, name, x), source, cell.context_len) for x in (low, high))
-        found.append(Swing(name=name, low=low, best=best, high=high, speedup_low=at_low, speedup_high=at_high))
-    return found
-
-
-def _changed(on: Machine, name: str, value: float) -> Machine:
-    """The machine with one calibrated figure replaced."""
-    changes: dict[str, Any] = {name: value}
-    return replace(on, calibration=replace(on.calibration, **changes))
+    swings = sensitivity(setting, source, counted[source.text], cell.batch, cell.context_len, cell.kappa)
+    return swings, about
 
 
 def _assumptions(setting: Setting, sources: Sequence[StepSource]) -> tuple[str, ...]:

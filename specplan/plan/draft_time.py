@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specplan.formulas.step import PassShape
-from specplan.plan.step_time import FloatArray, Machine, MeasuredTable, pass_time
+from specplan.plan.measured_steps import MeasuredTable
+from specplan.plan.step_time import FloatArray, Machine, pass_time
 
 NGRAM_CALL_S: Final = 7.3e-6
 NGRAM_REQUEST_S: Final = 1.1e-6

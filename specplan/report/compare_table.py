@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from specplan.plan.compare import Capacity, Cell, CompareReport, Swing
+from specplan.plan.compare import Capacity, Cell, CompareReport
+from specplan.plan.sensitivity import Swing
 from specplan.report.grid import grid
 from specplan.units import format_seconds
 

@@ -34,9 +34,9 @@ def schedule_document(r: ScheduleReport) -> dict[str, Any]:
         },
         "schedules": [asdict(s) for s in r.schedules],
         "dynamic": r.dynamic,
-        "configuration": r.configuration,
-        "files": r.files,
-        "command_line": r.command_line,
+        "configuration": r.configuration.settings,
+        "files": r.configuration.files,
+        "command_line": r.configuration.line,
         "error_band": r.error_band,
         "provenance": PROVENANCE,
         "assumptions": r.assumptions,
@@ -67,11 +67,11 @@ def print_schedule(r: ScheduleReport, console: Console) -> None:
                 f"{s.fixed_speedup:.2f}" if first else "",
             )
     console.print(table)
-    for name, text in r.files.items():
+    for name, text in r.configuration.files.items():
         console.print(f"\n{name}:", highlight=False)
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     console.print()
-    console.print(r.command_line, highlight=False, markup=False, soft_wrap=True)
+    console.print(r.configuration.line, highlight=False, markup=False, soft_wrap=True)
     console.print()
     for label, texts in (("warning", r.warnings), ("assumed", r.assumptions), ("not modelled", r.not_modeled)):
         for text in texts:

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from specplan.errors import InputError
-from specplan.plan.compare import BANDS, Cell, CompareReport, Setting, best_kappa, compare, pays_ranges, times
+from specplan.plan.compare import Cell, CompareReport, compare, pays_ranges
 from specplan.plan.cost import cost
-from specplan.plan.step_source import NO_SOURCE, StepSource, loads, on_engine, parse_step_source, step_time
-from specplan.plan.step_time import machine, measured_table
+from specplan.plan.measured_steps import measured_table
+from specplan.plan.step_setting import BANDS, Setting, best_kappa, times
+from specplan.plan.step_source import NO_SOURCE, StepSource, loads, on_engine, step_time
+from specplan.plan.step_source_text import parse_step_source
+from specplan.plan.step_time import machine
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.errors import InputError
-from specplan.plan.compare import Setting, times
-from specplan.plan.schedule import HEAD_PATH, ScheduleReport, _steady, checkpoint, schedule
-from specplan.plan.step_source import NO_SOURCE, StepSource, loads, parse_step_source
+from specplan.plan.engine_configuration import HEAD_PATH, checkpoint
+from specplan.plan.schedule import ScheduleReport, _steady, schedule
+from specplan.plan.step_setting import Setting, times
+from specplan.plan.step_source import NO_SOURCE, StepSource, loads
+from specplan.plan.step_source_text import parse_step_source
 from specplan.plan.step_time import machine
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
@@ -80,7 +82,7 @@ def test_ranges_are_contiguous_from_one_and_merged():
 
 
 def vllm_configuration(report: ScheduleReport) -> dict:
-    words = shlex.split(report.command_line)
+    words = shlex.split(report.configuration.line)
     return json.loads(words[words.index("--speculative-config") + 1])
 
 
@@ -88,7 +90,7 @@ def vllm_configuration(report: ScheduleReport) -> dict:
 def test_vllms_configuration_is_one_that_it_accepts(source: StepSource):
     report = schedule(TARGET, H100, source, max_batch=256, margin=0.0)
     config = vllm_configuration(report)
-    assert config == report.configuration
+    assert config == report.configuration.settings
     k = config["num_speculative_tokens"]
     table = config.get("num_speculative_tokens_per_batch_size", [[1, 256, k]])
     assert table[0][0] == 1
@@ -106,7 +108,7 @@ def test_a_stand_alone_draft_names_its_checkpoint_and_the_targets_ranks():
     config = vllm_configuration(report)
     assert config["model"] == "meta-llama/Llama-3.2-1B"
     assert config["draft_tensor_parallel_size"] == 4
-    words = shlex.split(report.command_line)
+    words = shlex.split(report.configuration.line)
     assert words[:3] == ["vllm", "serve", "meta-llama/Meta-Llama-3-70B"]
     assert words[words.index("--tensor-parallel-size") + 1] == "4"
 
@@ -124,8 +126,8 @@ def test_a_source_that_never_pays_is_not_configured():
     assert set(kappas(report)) <= {0, 1}
     nothing = schedule(TARGET, H100, parse_step_source("eagle:alpha=.01"), max_batch=64)
     assert set(kappas(nothing)) == {0}
-    assert "--speculative-config" not in nothing.command
-    assert nothing.configuration == {}
+    assert "--speculative-config" not in nothing.configuration.command
+    assert nothing.configuration.settings == {}
     assert any("no draft length pays" in w for w in nothing.warnings)
 
 
@@ -139,16 +141,16 @@ def test_suffix_decoding_keeps_one_length_and_names_its_package():
 
 def test_the_host_matcher_selects_the_older_runner():
     report = schedule(TARGET, H100, parse_step_source("ngram-host:alpha=.6"))
-    assert report.command_line.startswith("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve ")
+    assert report.configuration.line.startswith("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve ")
     assert vllm_configuration(report)["method"] == "ngram"
 
 
 def test_sglangs_adaptive_file_maps_batches_to_one_candidate_each():
     report = schedule(TARGET, H100, EAGLE, engine="sglang", max_batch=200, margin=0.0, draft_path="org/head")
-    adaptive = json.loads(report.files["adaptive.json"])
+    adaptive = json.loads(report.configuration.files["adaptive.json"])
     ranges = report.schedules[0].ranges
     assert adaptive == {str(r.first): {"candidate_steps": [r.kappa]} for r in ranges}
-    words = list(report.command)
+    words = list(report.configuration.command)
     assert "--speculative-adaptive" in words
     assert words[words.index("--speculative-adaptive-config") + 1] == "adaptive.json"
     steps = int(words[words.index("--speculative-num-steps") + 1])
@@ -160,10 +162,10 @@ def test_sglangs_adaptive_file_maps_batches_to_one_candidate_each():
 
 def test_sglang_adapts_only_eagle_and_ngram_verifies_its_node_budget():
     model = schedule(TARGET, H100, draft(), engine="sglang")
-    assert (model.dynamic, model.files) == (False, {})
-    assert "STANDALONE" in model.command
+    assert (model.dynamic, model.configuration.files) == (False, {})
+    assert "STANDALONE" in model.configuration.command
     ngram = schedule(TARGET, H100, NGRAM, engine="sglang")
-    words = list(ngram.command)
+    words = list(ngram.configuration.command)
     assert words[words.index("--speculative-num-draft-tokens") + 1] == "12"
     assert "--speculative-num-steps" not in words
     assert any("full node budget" in w for w in ngram.warnings)
@@ -171,9 +173,9 @@ def test_sglang_adapts_only_eagle_and_ngram_verifies_its_node_budget():
 
 def test_a_trained_heads_path_must_be_filled_in():
     report = schedule(TARGET, H100, EAGLE)
-    assert HEAD_PATH in report.command_line
+    assert HEAD_PATH in report.configuration.line
     assert any(HEAD_PATH in w for w in report.warnings)
-    assert HEAD_PATH not in schedule(TARGET, H100, EAGLE, draft_path="org/head").command_line
+    assert HEAD_PATH not in schedule(TARGET, H100, EAGLE, draft_path="org/head").configuration.line
 
 
 def test_sampling_warns_that_alpha_is_another_quantity():

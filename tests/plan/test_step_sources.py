@@ -18,10 +18,10 @@ from specplan.plan.step_source import (
     loads,
     mtp_head,
     on_engine,
-    parse_step_source,
     step_time,
     verified_positions,
 )
+from specplan.plan.step_source_text import parse_step_source
 from specplan.plan.step_time import machine, pass_time
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator

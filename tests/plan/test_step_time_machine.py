@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 
 from specplan.errors import InputError
 from specplan.formulas.step import pass_shape
+from specplan.plan.measured_steps import load_measured_table, measured_table
 from specplan.plan.step_time import (
     ASSUMED,
-    ENGINES,
     arithmetic_flops,
     host_time,
-    load_measured_table,
     machine,
-    measured_table,
     other_bound,
     pass_rates,
     pass_time,
 )
+from specplan.plan.timed_engine import ENGINES
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import list_accelerators, load_accelerator
 from specplan.values.formats import lookup

@@ -1,0 +1,104 @@
+"""Step times that a user or ``specplan calibrate`` measured, smoothed by the additive law."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from specplan.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTable:
+    """Measured times of one model's passes, smoothed: coefficients of 1, positions, requests and cached tokens.
+
+    Attributes
+    ----------
+    fixed_s, per_token_s, per_request_s, per_cached_token_s : float
+        None below 0, so that time rises with every input.
+    worst_residual : float
+        Largest relative miss of the smoothing on its own rows.
+    source : str
+        File and how many rows.
+    """
+
+    fixed_s: float
+    per_token_s: float
+    per_request_s: float
+    per_cached_token_s: float
+    worst_residual: float
+    source: str
+
+    def time_s(self, batch: npt.ArrayLike, width: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray:
+        """Time of a pass, seconds."""
+        b, w, t = (np.asarray(x, np.float64) for x in (batch, width, context_len))
+        return np.asarray(
+            self.fixed_s + self.per_token_s * b * w + self.per_request_s * b + self.per_cached_token_s * b * t
+        )
+
+
+def measured_table(rows: Sequence[tuple[float, float, float, float]], source: str) -> MeasuredTable:
+    """Smooth measured rows (batch, width, context, seconds) by the additive law, each row weighing its relative miss.
+
+    Raises
+    ------
+    InputError
+        Without rows, or with a time that is not above 0.
+
+    Examples
+    --------
+    >>> table = measured_table([(1, 1, 0, 0.010), (1, 3, 0, 0.012), (8, 1, 1000, 0.025)], "example")
+    >>> round(float(table.time_s(1, 2, 0)), 4)
+    0.011
+    """
+    if not rows:
+        raise InputError(f"{source}: a table of step times needs at least one row of batch, width, context and seconds")
+    data = np.asarray(rows, np.float64)
+    if data.ndim != 2 or data.shape[1] != 4 or not np.all(np.isfinite(data)) or np.any(data[:, 3] <= 0):
+        raise InputError(f"{source}: rows are batch, width, context and a time above 0 in seconds")
+    b, w, t, seconds = data.T
+    features = np.stack([np.ones_like(b), b * w, b, b * t], axis=1) / seconds[:, None]
+    scale = np.maximum(features.max(axis=0), 1e-300)
+    coefficients = nnls(features / scale, np.ones_like(b))[0] / scale
+    predicted = (features @ coefficients) - 1
+    return MeasuredTable(
+        fixed_s=float(coefficients[0]),
+        per_token_s=float(coefficients[1]),
+        per_request_s=float(coefficients[2]),
+        per_cached_token_s=float(coefficients[3]),
+        worst_residual=float(np.abs(predicted).max()),
+        source=f"{source} ({len(data)} rows)",
+    )
+
+
+def load_measured_table(path: Path) -> MeasuredTable:
+    """Measured table from a JSON document with ``rows``, each with batch, width, context and seconds.
+
+    ``step_s`` and ``seconds`` name the time; a missing width is 1, a missing context 0.
+    """
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        raw = document["rows"] if isinstance(document, dict) else document
+        rows = [
+            (
+                float(r["batch"]),
+                float(r.get("width", 1)),
+                float(r.get("context", 0)),
+                float(r["seconds"] if "seconds" in r else r["step_s"]),
+            )
+            for r in raw
+        ]
+    except FileNotFoundError:
+        raise InputError(f"no table of step times at {path}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not a JSON table of step times: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        shape = '{"rows": [{"batch": 8, "width": 4, "context": 2048, "seconds": 0.012}, ...]}'
+        raise InputError(f"{path}: expected {shape}: {error!r}") from None
+    return measured_table(rows, str(path))
