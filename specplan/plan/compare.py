@@ -508,6 +508,11 @@ def _warnings(setting: Setting, sources: Sequence[StepSource], cells: Sequence[C
                 f"{s.text}: vocabulary {s.model.vocab_size} differs from the target's {setting.target.vocab_size}; "
                 "engines refuse the pair or restrict it to shared tokens"
             )
+    found += [
+        f"{s.text}: without drafted=... every draft is taken as long as k; suffix decoding mostly drafts 1 or 2 tokens"
+        for s in sources
+        if s.kind == "suffix" and s.drafted is None
+    ]
     limit = setting.target.max_position
     beyond = sorted({c.context_len for c in cells if limit is not None and c.context_len > limit})
     if beyond:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from specplan.errors import InputError
 
@@ -57,6 +56,8 @@ def measured_table(rows: Sequence[tuple[float, float, float, float]], source: st
     >>> round(float(table.time_s(1, 2, 0)), 4)
     0.011
     """
+    from scipy.optimize import nnls  # a third of a second that only this layer needs
+
     if not rows:
         raise InputError(f"{source}: a table of step times needs at least one row of batch, width, context and seconds")
     data = np.asarray(rows, np.float64)

@@ -214,6 +214,8 @@ def most_kappa(source: StepSource, at_most: int) -> int:
         return 0
     if source.kappa is not None:
         return source.kappa
+    if source.kind == "suffix":
+        at_most = min(at_most, SUFFIX_LENGTH)
     return min(at_most, len(source.hazard)) if source.hazard else at_most
 
 

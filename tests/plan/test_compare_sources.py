@@ -224,6 +224,9 @@ def test_borrowed_and_assumed_cards_have_wider_bands():
 def test_padding_and_foreign_vocabularies_are_warned_of():
     report = compare(SMALL, H100, [NGRAM, replace(draft("x:alpha=.5"), model=replace(DRAFT, vocab_size=32000))])
     assert any("misses cost width" in w for w in report.warnings)
+    suffix = compare(SMALL, H100, [parse_step_source("suffix:alpha=.6")], max_kappa=32)
+    assert any("without drafted" in w for w in suffix.warnings)
+    assert max(c.kappa for c in suffix.cells) <= 12
     assert any("vocabulary 32000 differs" in w for w in report.warnings)
 
 
