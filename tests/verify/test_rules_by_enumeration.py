@@ -51,6 +51,7 @@ PAIRS: dict[str, tuple[int, Model, Model]] = {
     "disjoint-3": (3, constant(1, 2, 0), constant(0, 0, 1)),
     "greedy-target-3": (3, fractions_model(3, 8, 1.0), fractions_model(3, 9, 0.0)),
     "paper-2": (2, constant(1, 2), constant(2, 1)),
+    "narrow-source-4": (4, fractions_model(4, 10, 0.0), constant(1, 2, 0, 0)),
 }
 
 
@@ -403,7 +404,7 @@ SHAPES = {
 
 
 def drafts(shape: TreeShape, source: Model, vocab: int, mode: str) -> Iterator[tuple[Prefix, Fraction]]:
-    """Every drafted tree and its probability: siblings independent, without replacement, or chosen."""
+    """Every drafted tree and its probability: siblings independent, without replacement, chosen, or mixed."""
 
     def law(j: int, tokens: Prefix) -> Dist:
         prefix = tuple(tokens[i] for i in shape.path(shape.parents[j]))
@@ -413,6 +414,8 @@ def drafts(shape: TreeShape, source: Model, vocab: int, mode: str) -> Iterator[t
             return q
         if mode == "without":
             return without_tokens(q, before) or one_hot(0, vocab)
+        if mode == "mixed":  # every other sibling is one that q cannot draw
+            return q if len(before) % 2 else one_hot(vocab - 1 - len(before) // 2, vocab)
         ranked = sorted(range(vocab), key=lambda v: (-q[v], v))
         return one_hot(ranked[(len(before) // 2 if mode == "repeated" else len(before)) % vocab], vocab)
 
@@ -444,12 +447,18 @@ def tree_batch(pair: str, shape: TreeShape, mode: str, cells, columns: int, edge
     return batch
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("pair", ["dense-2", "dense-3", "zeros-3", "disjoint-3", "greedy-target-3"])
-@pytest.mark.parametrize("mode", ["replacement", "without", "chosen", "repeated"])
+TREE_CASES = [
+    (mode, pair, shape)
+    for shape in SHAPES
+    for mode in ("replacement", "without", "chosen", "repeated")
+    for pair in ("dense-2", "dense-3", "zeros-3", "disjoint-3", "greedy-target-3")
+] + [("mixed", "narrow-source-4", shape) for shape in ("fork", "three", "comb")]
+
+
+@pytest.mark.parametrize(("mode", "pair", "shape"), TREE_CASES)
 def test_trees_emit_the_target(form, mode, pair, shape):
     tree = SHAPES[shape]
-    q_used = mode in ("replacement", "without")
+    q_used = mode in ("replacement", "without", "mixed")
     n = len(tree.parents)
 
     def cells(p, q, tokens):

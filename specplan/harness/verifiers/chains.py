@@ -51,8 +51,8 @@ def last_weights(
     if q is None:
         token = draft.gather(1, at[:, None]).clamp(0, p.shape[-1] - 1)
         return target.scatter(1, token, torch.where(short[:, None], 0.0, target.gather(1, token))), target
-    # After a whole draft nothing is taken away, and a row of q that is not in use may hold NaN: the target stands in.
-    taken = torch.where(short, 1.0, torch.nan).to(p.dtype)
+    # After a whole draft nothing is taken away. The row of q is then not in use and may hold NaN; `draw` falls back.
+    taken = short.to(p.dtype)
     scaled = target if scale is None else target * scale.to(p.dtype)[:, None]
     return torch.addcmul(scaled, q[row, at], taken[:, None], value=-1).clamp_(min=0.0), target
 

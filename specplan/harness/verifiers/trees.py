@@ -153,9 +153,8 @@ class _FromResidual:
         target = self.p[request, row]
         left = target
         if self.q is not None and self.c is not None:
-            # At a leaf c is 0 and its row of q, not in use, may hold NaN: the target stands in for all of it.
-            c = self.c.gather(1, row[:, None])
-            c = torch.where(c > 0.0, c, torch.nan).to(target.dtype)
+            # At a leaf c is 0. Its row of q is then not in use and may hold NaN; `draw` falls back to the target.
+            c = self.c.gather(1, row[:, None]).to(target.dtype)
             left = torch.addcmul(target, self.q[request, row], c, value=-1).clamp_(min=0.0)
         rejected = nodes.live & (nodes.row == row[:, None])
         token = nodes.draft.clamp(0, left.shape[-1] - 1)
