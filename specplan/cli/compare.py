@@ -67,6 +67,6 @@ def compare(
 
         from specplan.report.compare_table import print_compare
 
-        print_compare(report, Console())
+        print_compare(report, Console(), verdict=verdict)
     if verdict and not report.pays:
         raise typer.Exit(1)

@@ -80,7 +80,7 @@ def _columns(r: CompareReport, width: int) -> list[tuple[str, Callable[[Cell], s
         ("draft", lambda c: _ms(c.draft_s)),
         ("verify", lambda c: _ms(c.verify_s)),
         ("step", lambda c: _ms(c.step_s)),
-        ("ms/token", lambda c: _ms(c.per_token_s)),
+        ("ms/token", _per_token_of_bounds if r.layer == "bound" else lambda c: _ms(c.per_token_s)),
         ("tok/s req", lambda c: f"{c.tokens_s_request:,.0f}"),
         ("tok/s GPU", lambda c: f"{c.tokens_s_gpu:,.0f}"),
         ("speedup", _speedup),
@@ -99,6 +99,10 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f}" if seconds else ""
 
 
+def _per_token_of_bounds(c: Cell) -> str:
+    return f"{c.per_token_low_s * 1e3:.2f}-{c.per_token_high_s * 1e3:.2f}"
+
+
 def _emitted(c: Cell) -> str:
     ends = f" ({c.emitted_low:.2f}-{c.emitted_high:.2f})" if c.emitted_low < c.emitted_high else ""
     return f"{c.emitted:.2f}{ends}"
@@ -110,8 +114,8 @@ def _speedup(c: Cell) -> str:
     return f"{c.speedup:.2f} ({c.speedup_low:.2f}-{c.speedup_high:.2f})"
 
 
-def print_compare(r: CompareReport, console: Console) -> None:
-    """Print one table per context, the capacities, what moves the answer, and the assumptions."""
+def print_compare(r: CompareReport, console: Console, *, verdict: bool = False) -> None:
+    """Print one table per context, the capacities, what moves the answer, the assumptions, and the verdict if asked."""
     where = f"{r.tensor_parallel_size} x {r.accelerator.name}, {r.engine} {r.engine_version}"
     head = f"[bold]{r.target.name}[/bold] on {where}"
     band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
@@ -136,6 +140,17 @@ def print_compare(r: CompareReport, console: Console) -> None:
         for text in texts:
             style = "yellow" if label == "warning" else "dim"
             console.print(f"{label}: {text}", style=style, highlight=False, markup=False)
+    if verdict:
+        console.print(_verdict(r), style="bold", highlight=False, markup=False)
+
+
+def _verdict(r: CompareReport) -> str:
+    paid = {(c.batch, c.context_len) for c in r.cells if c.verdict == "pays"}
+    unpaid = dict.fromkeys((c.batch, c.context_len) for c in r.cells if (c.batch, c.context_len) not in paid)
+    if not unpaid:
+        return "verdict: yes, some source pays at every batch and context"
+    where = "; ".join(f"batch {b}, context {t:,}" for b, t in unpaid)
+    return f"verdict: no, no source is sure to pay at {where}"
 
 
 def _print_capacities(capacities: tuple[Capacity, ...], console: Console) -> None:

@@ -41,6 +41,16 @@ def test_a_verdict_is_an_exit_code(specplan):
     assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.7", "--verdict", "--json").code == 0
     assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.05", "--verdict", "--json").code == 1
     assert specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.05", "--json").code == 0
+    assert "verdict: no, no source is sure to pay at batch 1, context 2,048" in " ".join(
+        specplan("compare", "llama3-8b", "-s", "llama3.2-1b:alpha=.05", "--verdict").out.split()
+    )
+
+
+def test_the_bound_shows_both_of_its_ends(specplan):
+    done = specplan("compare", "llama3-8b", "-s", "ngram:alpha=.5,k=3", "--layer", "bound")
+    row = next(line.split() for line in done.out.splitlines() if " none " in line and "-" in line)
+    low, high = map(float, row[2].split("-"))
+    assert 0 < low < high
 
 
 def test_k_on_the_command_line_is_for_sources_that_fix_none(specplan):
