@@ -17,6 +17,7 @@ Fields of the blocks are those of the value classes (their docstrings say what e
 """
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -148,13 +149,16 @@ class ModelFile:
 
 
 def _one_line(error: ValidationError, where: str) -> InputError:
-    first = error.errors()[0]
+    """First problem as one line; an unknown field comes first, for it is often a missing one misspelt."""
+    problems = error.errors()
+    first = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
     field = ".".join(str(part) for part in first["loc"])
-    value = first.get("input")
-    got = "" if first["type"] in ("missing", "extra_forbidden") else f", got {str(value)[:60]!r}"
+    got = "" if first["type"] in ("missing", "extra_forbidden") else f", got {str(first.get('input'))[:60]!r}"
+    missing = [str(p["loc"][-1]) for p in problems if p["type"] == "missing" and p["loc"][:-1] == first["loc"][:-1]]
+    near = difflib.get_close_matches(str(first["loc"][-1]), missing, n=1)
     hints = {
         "missing": "is missing",
-        "extra_forbidden": "is not a known field",
+        "extra_forbidden": f"is not a known field{f'; did you mean {near[0]!r}?' if near else ''}",
         "int_type": "must be a whole number",
         "int_parsing": "must be a whole number",
         "greater_than_equal": f"must be at least {first.get('ctx', {}).get('ge')}",
@@ -165,7 +169,7 @@ def _one_line(error: ValidationError, where: str) -> InputError:
         "dict_type": "must be a block of named entries",
         "tuple_type": "must be a list",
     }
-    more = len(error.errors()) - 1
+    more = len(problems) - 1
     also = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
     return InputError(f"{where}: field {field!r} {hints.get(first['type'], first['msg'])}{got}{also}")
 

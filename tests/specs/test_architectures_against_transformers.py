@@ -159,7 +159,7 @@ def test_types_whose_default_cannot_be_built_are_exact_with_the_missing_fields()
             "num_experts": 16,
             "indexer_n_heads": 4,
             "indexer_kv_heads": 1,
-            "indexer_head_dim": 64,
+            "indexer_head_dim": 256,
             "indexer_budget": 64,
             "indexer_compress_ratio": 4,
             "ple_layer_ids": [2, 5],
