@@ -98,9 +98,14 @@ class KVCache:
         self.lengths.copy_(torch.minimum(self.lengths, lengths))
         self.span = min(self.span, longest)
 
-    def reset_row(self, row: int) -> None:
-        """Forget one row, so that another request can take it."""
-        self.lengths[row] = 0
+    def row(self, index: int) -> "KVCache":
+        """One row as a cache of its own that shares storage, so that a new request can be prefilled into it."""
+        part = KVCache.__new__(KVCache)
+        part.keys, part.values = self.keys[:, index : index + 1], self.values[:, index : index + 1]
+        part.lengths = self.lengths[index : index + 1]
+        part.span = int(part.lengths[0])
+        part._rows = self._rows[:1]
+        return part
 
 
 def visible_slots(lengths: torch.Tensor, width: int, span: int, tree_mask: torch.Tensor | None) -> torch.Tensor:
