@@ -297,7 +297,9 @@ def _cells(
     for i, batch in enumerate(batches):
         per_token = float(step.per_token_s[i])
         per_gpu = batch / per_token / setting.on.tp
-        verdict = "pays" if ends.speedup_low[i] > 1 else "does not pay" if ends.speedup_high[i] < 1 else "uncertain"
+        verdict = "does not pay" if ends.speedup_high[i] < 1 else "uncertain"
+        if ends.speedup_low[i] > 1 and setting.on.layer != "bound":  # a real draft costs more than its bound
+            verdict = "pays"
         price, power = setting.price_per_hour, setting.on.accelerator.tdp_w
         found.append(
             Cell(
@@ -477,7 +479,8 @@ def _assumptions(setting: Setting, sources: Sequence[StepSource]) -> tuple[str, 
     on = setting.on
     layer = {
         "bound": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
-        "bounds (everything overlapped, nothing overlapped)",
+        "bounds (everything overlapped, nothing overlapped); launches and latencies, which they leave out, weigh most on "
+        "small drafts, so the bound never says that a source pays",
         "modelled": f"times by the additive law, calibrated ({on.calibration.card}: {on.calibration.source})",
         "measured": "times from the given tables, smoothed by the additive law: "
         + "; ".join(t.source for t in (setting.tables or {}).values()),

@@ -195,7 +195,9 @@ def test_in_the_bound_the_ends_are_the_two_bounds_and_nothing_has_a_host():
     source = draft("llama3.2-1b:alpha=.7,k=3")
     report = compare(SMALL, H100, [source], layer="bound", batches=[1, 64])
     assert report.error_band is None
+    assert not report.pays
     for c in cells_of(report, source.text):
+        assert c.verdict == "uncertain"
         assert c.host_s == 0
         assert c.speedup_low <= c.speedup <= c.speedup_high
     modelled = compare(SMALL, H100, [source], batches=[1, 64])
