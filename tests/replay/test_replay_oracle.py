@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from specplan.plan.measured import summarise
 from specplan.propose.spelling import NgramSource, SglangNgramSource, SuffixSource
+from specplan.propose.steps import join
+from specplan.propose.suffix_replay import replay as suffix_replay
 from specplan.replay.counts import counts_per_request, tallies_by_tag, total_of
+from specplan.replay.read import TraceReader, find_files
 from specplan.replay.requests import RecordedRequest
 from specplan.replay.serve import driven, steps_of, verified_width
 
@@ -158,30 +161,33 @@ def test_a_record_that_ends_inside_a_draft_shows_no_rejection() -> None:
     assert total.emitted_tokens == 1
 
 
-def test_arctic_simulator_semantics_draft_on_the_bare_prompt() -> None:
-    """Arctic's simulator drafts before the first token is there: the same totals when the prefill emits nothing."""
-    from specplan.propose.steps import join
-    from specplan.propose.suffix import SuffixCache
-    from specplan.propose.suffix_replay import replay
+@pytest.mark.parametrize(
+    ("depth", "factor", "min_prob", "k", "cached", "totals"),
+    [
+        (24, 1.0, 0.1, 32, 100_000, (6917, 10705, 3995)),
+        (64, 1.0, 0.1, 32, 100_000, (6868, 11177, 4045)),
+        (64, 2.0, 0.3, 16, 5, (6904, 13061, 4007)),
+        (24, 4.0, 0.0, 8, 0, (6989, 19315, 3923)),
+    ],
+)
+def test_totals_are_those_of_arctics_cache(
+    depth: int, factor: float, min_prob: float, k: int, cached: int, totals: tuple
+) -> None:
+    """Steps, drafted and accepted of arctic-inference 0.3.0's cache, driven over the shipped trace as its simulator does:
 
-    rng = np.random.default_rng(17)
-    trace = [(rng.integers(0, 5, 30).tolist(), rng.integers(0, 5, 60).tolist()) for _ in range(10)]
-    cache, depth = SuffixCache(max_tree_depth=16, max_cached_requests=100_000), 16
-    drafted = accepted = 0
-    for name, (prompt, response) in enumerate(trace):
-        cache.start_request(name, prompt)
-        at = 0
-        while at < len(response):
-            pattern = (prompt + response[:at])[-depth:]
-            draft = list(cache.speculate(name, pattern, max_spec_tokens=depth, max_spec_factor=1.0).tokens)
-            n = 0
-            while n < min(len(draft), len(response) - at) and draft[n] == response[at + n]:
-                n += 1
-            drafted, accepted = drafted + len(draft), accepted + n
-            step = response[at : at + n + 1]
-            cache.add_active_response(name, step)
-            at += len(step)
-        cache.stop_request(name)
-    stream, starts, prompts = join([p for p, _ in trace], [r for _, r in trace])
-    steps = replay(stream, starts, prompts, depth, max_tree_depth=depth, max_cached_requests=100_000, prefill_emits=0)
-    assert (int(steps.drafted.sum()), int(steps.accepted.sum())) == (drafted, accepted)
+    drafting on the bare prompt, at most k tokens (the simulator's own `max_spec_tokens` has no effect).
+    """
+    trace = list(TraceReader().read(find_files(["smollm2"])))
+    stream, starts, prompts = join([r.prompt for r in trace], [r.response for r in trace])
+    steps = suffix_replay(
+        stream,
+        starts,
+        prompts,
+        k,
+        max_tree_depth=depth,
+        max_cached_requests=cached,
+        max_spec_factor=factor,
+        min_token_prob=min_prob,
+        prefill_emits=0,
+    )
+    assert (len(steps), int(steps.drafted.sum()), int(steps.accepted.sum())) == totals
