@@ -2,8 +2,10 @@
 
 - `protocol`: the one protocol that all proposers answer, and the draft that they hand over
 - `ngram`, `ngram_replay`, `ngram_oracle`: n-gram drafting by the rules of vLLM (both runners) and transformers
-- `suffix`, `suffix_replay`, `suffix_oracle`: suffix decoding as Arctic Inference does it; `vllm_suffix`: how vLLM drives it
+- `suffix`, `suffix_replay`, `suffix_oracle`: suffix decoding as Arctic Inference does it
+- `vllm_suffix`: how vLLM drives suffix decoding
 - `sglang_*`, `automaton*`: SGLang's online trie and its automaton for external corpora
+- `spelling`, `build`: sources as they are written on the command line, and a running proposer of each
 - `stores`: shared stores by tenant, model and tokenizer
 - `vocab_mapping`: what a draft model and a target with different tokenizers can both say
 - `steps`: what a compiled replay hands back; `compiled`: numba, imported only when used

@@ -224,7 +224,7 @@ def _require(holds: object, what: str) -> None:
 class _Active:
     """An active request: its text, its own tree, and where both trees stand in it."""
 
-    __slots__ = ("cursor", "prompt_len", "size", "text", "tree")
+    __slots__ = ("bound", "cursor", "prompt_len", "seen", "size", "text", "tree")
 
     def __init__(self, tree: SuffixTree, prompt_len: int, shared: bool) -> None:
         self.tree = tree
@@ -232,6 +232,13 @@ class _Active:
         self.size = 0
         self.prompt_len = prompt_len
         self.cursor = np.array([0, 0, 0, 0, prompt_len, shared], np.int64)
+        self.seen: tuple[NDArray[Any], ...] = ()
+        self.bound: tuple[NDArray[Any], ...] = ()
+
+    def bind(self, shared: tuple[NDArray[Any], ...]) -> None:
+        """Line up what every compiled call takes first: both trees' arrays, the cursor, the text."""
+        self.seen = shared
+        self.bound = (*self.tree.arrays, *shared, self.cursor, self.text)
 
     def response(self) -> TokenArray:
         """A copy of the response so far."""
@@ -291,6 +298,7 @@ class SuffixCache:
         self._feed, self._remove = kernels.feed, kernels.remove
         self._chain, self._tree = kernels.speculate_chain, kernels.speculate_tree
         self._buffers(max_tree_depth)
+        self._chains = [tuple(range(-1, n - 1)) for n in range(max_tree_depth)]
         self._nothing: list[Draft] = [Draft((), (), (), 0.0, m) for m in range(max_tree_depth)]
 
     def _buffers(self, width: int) -> None:
@@ -298,6 +306,7 @@ class SuffixCache:
         self._width = width
         self._out = np.zeros((8, width), np.int32)
         self._probs = np.zeros((4, width), np.float32)
+        self._drafted = self._out[0], self._out[2], self._probs[0]
 
     @property
     def active_requests(self) -> KeysView[Hashable]:
@@ -358,9 +367,12 @@ class SuffixCache:
             text = np.zeros(max(2 * active.text.size, stop), np.int32)
             text[:start] = active.text[:start]
             active.text = text
+            active.seen = ()
         least = 16 + 2 * self.max_tree_depth
         while True:
-            full = self._feed(*active.tree.arrays, *self._shared.arrays, active.cursor, active.text, tokens, start)
+            if active.seen is not self._shared.arrays:
+                active.bind(self._shared.arrays)
+            full = self._feed(*active.bound, tokens, start)
             if full == 0:
                 active.size = stop
                 return
@@ -368,6 +380,7 @@ class SuffixCache:
                 raise InputError(f"invalid key: token ids {-(2**31)} and {-(2**31) + 1} are reserved")
             if full == _OWN_FULL:
                 active.tree.grow(least)
+                active.seen = ()
             else:
                 self._make_room(active, least)
             least *= 2
@@ -441,11 +454,10 @@ class SuffixCache:
             width = self._tree_width(max_spec_tokens, max_spec_factor, max_spec_offset)
             if width > self._width:
                 self._buffers(width)
+        if active.seen is not self._shared.arrays:
+            active.bind(self._shared.arrays)
         n, match_len, score = (self._tree if use_tree_spec else self._chain)(
-            *active.tree.arrays,
-            *self._shared.arrays,
-            active.cursor,
-            active.text,
+            *active.bound,
             pattern,
             max_spec_tokens,
             max_spec_factor,
@@ -457,8 +469,9 @@ class SuffixCache:
         if n == 0:
             nothing: Draft = self._nothing[match_len]
             return nothing
-        parents = tuple(self._out[2, :n].tolist()) if use_tree_spec else tuple(range(-1, n - 1))
-        return Draft(tuple(self._out[0, :n].tolist()), parents, tuple(self._probs[0, :n].tolist()), score, match_len)
+        tokens, parents, probs = self._drafted
+        at = tuple(parents[:n].tolist()) if use_tree_spec else self._chains[n]
+        return Draft(tuple(tokens[:n].tolist()), at, tuple(probs[:n].tolist()), score, match_len)
 
     def _tree_width(self, limit: int, factor: float, offset: float) -> int:
         """Most nodes that a tree draft can have."""

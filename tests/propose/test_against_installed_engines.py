@@ -4,10 +4,8 @@
 is read from the folder that holds an unpacked ``vllm/``, named by PEER_VLLM.
 """
 
-import importlib.util
 import os
-import sys
-import types
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -79,31 +77,12 @@ def test_suffix_drafts_equal_arctic(as_tree, evicting):
                 calls += 1
 
 
-def _kernel(root: str):
-    """The matching function of vLLM's file, with the modules that it does not need for matching left empty."""
-    empty = {name: types.ModuleType(name) for name in ("vllm", "vllm.config")}
-    empty["vllm.config"].VllmConfig = object
-    saved = {name: sys.modules.get(name) for name in empty}
-    sys.modules.update(empty)
-    try:
-        path = Path(root) / "vllm/v1/spec_decode/ngram_proposer.py"
-        spec = importlib.util.spec_from_file_location("installed_ngram", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        for name, module_before in saved.items():
-            if module_before is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module_before
-    return module._find_longest_matched_ngram_and_propose_tokens
-
-
 def test_ngram_drafts_equal_vllm():
-    root = os.environ.get("PEER_VLLM")
-    if root is None:
+    peers = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "peers.py"))
+    module = peers["vllm_ngram"]()
+    if module is None:
         pytest.skip("PEER_VLLM names no folder with vllm/")
-    kernel = _kernel(root)
+    kernel = module._find_longest_matched_ngram_and_propose_tokens
     rng = np.random.default_rng(5)
     for call in range(CALLS):
         size = int(rng.integers(0, 80)) if call % 50 else int(rng.integers(500, 3000))
