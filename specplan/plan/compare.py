@@ -201,6 +201,17 @@ def compare(
     ------
     InputError
         For a batch, context, price or draft that makes no sense.
+
+    Examples
+    --------
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> from specplan.plan.step_source_text import parse_step_source
+    >>> source = parse_step_source("ngram:alpha=.5,k=3")
+    >>> report = compare(load_model("llama3.1-8b"), load_accelerator("h100-sxm"), [source])
+    >>> none, ngram = report.cells
+    >>> ngram.emitted, round(ngram.speedup, 2), ngram.verdict
+    (1.875, 1.87, 'pays')
     """
     _check(batches, contexts, max_kappa, gpu_memory_utilization, price_per_hour)
     on = machine(accelerator, engine, tp, layer)
@@ -479,8 +490,8 @@ def _assumptions(setting: Setting, sources: Sequence[StepSource]) -> tuple[str, 
     on = setting.on
     layer = {
         "bound": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
-        "bounds (everything overlapped, nothing overlapped); launches and latencies, which they leave out, weigh most on "
-        "small drafts, so the bound never says that a source pays",
+        "bounds (everything overlapped, nothing overlapped); launches and latencies, which they leave out, weigh most "
+        "on small drafts, so the bound never says that a source pays",
         "modelled": f"times by the additive law, calibrated ({on.calibration.card}: {on.calibration.source})",
         "measured": "times from the given tables, smoothed by the additive law: "
         + "; ".join(t.source for t in (setting.tables or {}).values()),

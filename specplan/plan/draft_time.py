@@ -68,6 +68,16 @@ def model_draft_s(
         All tokens come from one pass over the verified width.
     table : MeasuredTable, optional
         Of the draft, in the ``measured`` layer.
+
+    Examples
+    --------
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> from specplan.formulas.step import pass_shape
+    >>> from specplan.plan.step_time import machine
+    >>> on, shape = machine(load_accelerator("h100-sxm")), pass_shape(load_model("llama3.2-1b"))
+    >>> round(float(model_draft_s(on, shape, batch=1, kappa=3, context_len=1000)) * 1e3, 2)
+    5.84
     """
     k = np.asarray(kappa, np.float64)
     wide = k + 1 if verified is None else np.asarray(verified, np.float64)
@@ -100,7 +110,13 @@ def host_ngram_s(batch: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray
 
 
 def card_ngram_s(on: Machine, batch: npt.ArrayLike, context_len: npt.ArrayLike, lengths: int = 1) -> FloatArray:
-    """Time of the n-gram matcher on the card: it reads each request's ids once per n-gram length."""
+    """Time of the n-gram matcher on the card: it reads each request's ids once per n-gram length.
+
+    >>> from specplan.plan.step_time import machine
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> round(float(card_ngram_s(machine(load_accelerator("h100-sxm")), 64, 131072)) * 1e6, 1)
+    30.0
+    """
     b, t = np.asarray(batch, np.float64), np.asarray(context_len, np.float64)
     return CARD_MATCH_LAUNCH_S + b * t * TOKEN_ID_BYTES * lengths / on.accelerator.bandwidth
 
@@ -115,6 +131,10 @@ def suffix_s(batch: npt.ArrayLike) -> FloatArray:
 
 
 def trie_s(batch: npt.ArrayLike, pass_s: npt.ArrayLike) -> FloatArray:
-    """Time that SGLang's n-gram corpus adds to a step: matches, and insertions beyond the pass that hides them."""
+    """Time that SGLang's n-gram corpus adds to a step: matches, and insertions beyond the pass that hides them.
+
+    >>> round(float(trie_s(48, 10e-3)) * 1e6, 1)
+    155.6
+    """
     b = np.asarray(batch, np.float64)
     return HOST_SYNC_S + TRIE_MATCH_S * b + np.maximum(TRIE_INSERT_S * b - np.asarray(pass_s, np.float64), 0.0)

@@ -122,6 +122,15 @@ def schedule(
     ------
     InputError
         For an unknown engine or numbers that make no sense.
+
+    Examples
+    --------
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> from specplan.plan.step_source_text import parse_step_source
+    >>> report = schedule(load_model("llama3.1-8b"), load_accelerator("h100-sxm"), parse_step_source("ngram:alpha=.5"))
+    >>> [(r.first, r.last, r.kappa) for r in report.schedules[0].ranges][0]
+    (1, 9, 8)
     """
     if engine not in ENGINES:
         raise InputError(f"--engine {engine!r}: schedules are written for {' and '.join(ENGINES)}")

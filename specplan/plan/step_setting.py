@@ -45,7 +45,13 @@ class Setting:
 
 
 def error_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> float | None:
-    """Relative error to expect of a speedup; None for the bound, which has no error but a direction."""
+    """Relative error to expect of a speedup; None for the bound, which has no error but a direction.
+
+    >>> from specplan.plan.step_time import machine
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> error_band(machine(load_accelerator("h100-sxm"))), error_band(machine(load_accelerator("mi355x")))
+    (0.1, 0.25)
+    """
     if on.layer == "bound":
         return None
     if on.layer == "measured":

@@ -223,6 +223,10 @@ def emitted(source: StepSource, kappa: npt.ArrayLike) -> FloatArray:
     """Tokens per step over all steps, at drafts of `kappa` tokens.
 
     Suffix decoding drafts `drafted` tokens on average; a fraction is split between the whole lengths around it.
+
+    >>> half = Range(low=0.5, best=0.5, high=0.5)
+    >>> float(emitted(StepSource(text="n", name="ngram", kind="ngram", alpha=half, coverage=half), 3))
+    1.4375
     """
     k = np.asarray(kappa, np.int64)
     if source.kind == "none":

@@ -55,6 +55,13 @@ def arithmetic_flops(
     ------
     InputError
         When the profile has no rate that fits.
+
+    Examples
+    --------
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> arithmetic_flops(load_model("llama3.1-8b"), load_accelerator("h100-sxm"))
+    (989000000000000.0, 'bfloat16')
     """
     stored = (model.quantization or model.weight_format).name
     for name in native:
@@ -110,6 +117,13 @@ def machine(accelerator: Accelerator, engine: str = "vllm", tp: int = 1, layer: 
         Tensor-parallel ranks, at least 1.
     layer : str
         One of `LAYERS`.
+
+    Examples
+    --------
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> on = machine(load_accelerator("h200"))
+    >>> on.calibration.bandwidth_fraction, on.notes
+    (0.88, ('calibration of h200 is borrowed from h100-sxm (family hopper)',))
     """
     if tp < 1:
         raise InputError(f"--tensor-parallel-size {tp}: must be at least 1")
@@ -164,7 +178,14 @@ def link_bandwidth(accelerator: Accelerator) -> float | None:
 
 
 def pass_rates(on: Machine, model: Model, *, draft: bool = False) -> PassRates:
-    """Rates of the additive law for passes of `model` on a machine."""
+    """Rates of the additive law for passes of `model` on a machine.
+
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> rates = pass_rates(machine(load_accelerator("h100-sxm")), load_model("llama3.1-8b"), draft=True)
+    >>> round(rates.layer_s * 1e6, 1)
+    67.2
+    """
     c, card = on.calibration, on.accelerator
     flops, arithmetic = arithmetic_flops(model, card, on.engine.native)
     launch = c.launch_s or 0.0
@@ -228,6 +249,15 @@ def pass_time(
     ------
     InputError
         For a shape counted for other ranks, or ``measured`` without a table.
+
+    Examples
+    --------
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> from specplan.formulas.step import pass_shape
+    >>> on, shape = machine(load_accelerator("h100-sxm")), pass_shape(load_model("llama3.1-8b"))
+    >>> [round(float(t) * 1e3, 2) for t in pass_time(on, shape, batch=[1, 64], context_len=1000).total_s]
+    [6.03, 8.99]
     """
     if shape.tp != on.tp:
         raise InputError(f"the model was counted for {shape.tp} ranks, the machine has {on.tp}")
@@ -251,7 +281,12 @@ def pass_time(
 
 
 def host_time(on: Machine, batch: npt.ArrayLike, *, drafted: bool = False) -> FloatArray:
-    """Time per step outside all passes, seconds; 0 outside the modelled layer (a measured table contains it)."""
+    """Time per step outside all passes, seconds; 0 outside the modelled layer (a measured table contains it).
+
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> round(float(host_time(machine(load_accelerator("h100-sxm")), 64)) * 1e3, 3)
+    2.282
+    """
     b = np.asarray(batch, np.float64)
     if on.layer != "modelled":
         return np.zeros_like(b)

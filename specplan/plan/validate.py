@@ -109,6 +109,13 @@ def validate(load_accelerator: AcceleratorLoader, names: tuple[str, ...] | None 
     ------
     NotFoundError
         For an unknown table.
+
+    Examples
+    --------
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> (leviathan,) = validate(load_accelerator, ("leviathan",))
+    >>> leviathan.summaries[0].count, round(leviathan.summaries[0].median_error, 3)
+    (18, 0.003)
     """
     return tuple(_report(_document(name), load_accelerator) for name in names or table_names())
 
@@ -157,6 +164,10 @@ def model_of_shape(name: str, s: Mapping[str, Any], quantization: str | None = N
     """Model from the plain shape that a published table carries.
 
     A head on the target's hidden states (``head_of``) has ``fusion_inputs`` hidden vectors projected to one.
+
+    >>> size = {"layers": 2, "hidden_size": 8, "mlp_width": 16, "vocab_size": 10}
+    >>> len(model_of_shape("tiny", {**size, "heads": 2, "kv_heads": 1, "head_dim": 4}).layers)
+    2
     """
     weight_format = formats.lookup(s.get("weight_format", "bfloat16"))
     attention = Attention(heads=s["heads"], kv_heads=s["kv_heads"], head_dim=s["head_dim"])
