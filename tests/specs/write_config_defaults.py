@@ -61,11 +61,14 @@ def document() -> dict[str, Any]:
 
     wanted = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     wrappers: dict[str, str] = {}
+    open_wrappers = []
     for name in CONFIG_MAPPING_NAMES:
         try:
             config_class = CONFIG_MAPPING[name]
         except (ImportError, AttributeError, KeyError):
             continue
+        if "AutoConfig" in str((getattr(config_class, "sub_configs", None) or {}).get("text_config")):
+            open_wrappers.append(name)
         inner = text_class(config_class)
         if inner is not None and dataclasses.is_dataclass(inner) and inner.model_type != name:
             wrappers[name] = inner.model_type
@@ -76,6 +79,7 @@ def document() -> dict[str, Any]:
         "source": f"configuration classes of transformers {transformers.__version__} (Apache-2.0)",
         "causal_lm": sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
         "wrappers": dict(sorted(wrappers.items())),
+        "open_wrappers": sorted(open_wrappers),
         "types": types,
     }
 

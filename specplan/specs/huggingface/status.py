@@ -33,13 +33,16 @@ def architecture_statuses() -> tuple[ArchitectureStatus, ...]:
     >>> {s.model_type: s.status for s in architecture_statuses()}["llama"]
     'exact'
     """
-    causal, wrappers = set(recorded()["causal_lm"]), recorded()["wrappers"]
+    causal, wrappers, open_ = set(recorded()["causal_lm"]), recorded()["wrappers"], recorded()["open_wrappers"]
     found = []
-    for name in sorted({*FAMILIES, *REFUSED, *causal, *(w for w, inner in wrappers.items() if inner in FAMILIES)}):
+    holders = {w for w, inner in wrappers.items() if inner in FAMILIES}
+    for name in sorted({*FAMILIES, *REFUSED, *causal, *holders, *open_}):
         if name in FAMILIES:
             found.append(ArchitectureStatus(model_type=name, status="exact" if name in causal else "counted"))
         elif wrappers.get(name) in FAMILIES:
             found.append(ArchitectureStatus(model_type=name, status="wrapper", note=f"text: {wrappers[name]}"))
+        elif name in open_ and name not in REFUSED:
+            found.append(ArchitectureStatus(model_type=name, status="wrapper", note="text: any type in this table"))
         else:
             note = REFUSED.get(name, "no row in the table")
             found.append(ArchitectureStatus(model_type=name, status="refused", note=note))
