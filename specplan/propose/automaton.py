@@ -158,8 +158,7 @@ class SuffixAutomaton:
         return self._frozen
 
     def hold(self, states: NDArray[np.int32], edges: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
-        """Use these equal arrays (views into a larger pool) in place of its own, which are freed."""
-        assert all(np.array_equal(a, b) for a, b in zip(self.arrays, (states, edges, slots), strict=True))
+        """Use these copies of its frozen arrays (views into a larger pool) in place of its own, which are freed."""
         self._frozen = (states, edges, slots)
 
     @property

@@ -64,9 +64,9 @@ class SglangNgram:
     the proposers': `start_request`, `extend`, `propose`, `stop_request`, which feed the trie as the engine's worker
     does.
 
-    Everything in it may be drafted for any of its requests: keep one per tenant, model and tokenizer. Memory is bounded
-    by the trie's capacity, the corpora's token limit and the active requests; `reset` clears the trie, `corpora.remove`
-    a corpus.
+    Everything in it may be drafted for any of its requests: keep one per tenant, model and tokenizer
+    (`specplan.propose.stores.Stores` does). Memory is bounded by the trie's capacity, the corpora's token limit and the
+    active requests; `reset` clears the trie, `corpora.remove` a corpus.
 
     Parameters
     ----------
