@@ -1,4 +1,59 @@
-"""The chapter's formulas: pure functions of arrays, numpy and scipy only.
+"""The chapter's formulas and what follows from them: pure functions of arrays, numpy and scipy only.
 
-Index (a test keeps it complete):
+Index, file by file (``specplan explain SYMBOL`` prints one with its equation and a worked example):
+
+acceptance.py
+    Acceptance: what it is, how it is estimated from steps, and what engines and papers call it:
+    `alpha_estimate`, `alpha_of_mean_acceptance_length`, `alpha_of_pooled_rate`, `conditional_estimates`,
+    `conditionals_of_histogram`, `conditionals_of_marginals`, `continuation_estimate`, `coverage_estimate`,
+    `emitted_estimate`, `emitted_given_draft_estimate`, `emitted_of_sglang_accept_rate`, `emitted_of_tau`,
+    `hit_estimate`, `marginal_estimates`, `mean_acceptance_length`, `mean_acceptance_length_of_emitted`,
+    `overlap`, `overlap_estimate`, `pooled_rate`, `pooled_rate_of_alpha`, `positions_tested`, `ratio_estimate`,
+    `ratio_estimate_of_sums`, `sglang_accept_rate`, `tau_of_emitted`
+
+draft_length.py
+    Best kappa: how many tokens to draft, and what another choice loses:
+    `best_kappa`, `first_losing_kappa`, `loss_from`, `one_more_pays`, `peak_kappa`, `speedup_by_kappa`,
+    `speedup_by_kappa_hazard`
+
+emitted.py
+    E: tokens a speculative step is expected to emit, the bonus or recovered token included:
+    `emission_coefficients`, `emitted_and_slope`, `emitted_over_all_steps`, `expected_emitted`,
+    `expected_emitted_hazard`, `expected_emitted_hit`, `expected_emitted_lengths`, `factor_lengths`,
+    `mixture_yield`, `survival`
+
+indifference.py
+    Contours of equal speedup on the (alpha, c) plane, break-even, and ties between sources:
+    `alpha_for_emitted`, `alpha_for_emitted_lengths`, `break_even_alpha`, `c_for_emitted`,
+    `c_for_emitted_lengths`, `continuation_for_emitted`, `contour_alpha`, `contour_c`, `coverage_for_speedup`,
+    `emitted_for_speedup`, `free_draft_tie`, `hazard_scale_for_emitted`, `hit_for_emitted`, `reach`
+
+kv_cache.py
+    Cached keys, values and states: bytes per token stored, bytes read per step, and what fits in the pool:
+    `kv_bytes_per_token`, `kv_bytes_read`, `kv_bytes_stored`, `kv_pool_bytes`, `pool_sequences`, `pool_tokens`
+
+parameters.py
+    N_stream and N_resident: the weights of a model, counted by how a decode step touches them:
+    `elementwise_params`, `expert_shares`, `experts_touched`, `format_of`, `gathered_params`, `layer_weights`,
+    `outer_weights`, `params_by_component`, `resident_bytes`, `resident_params`, `streamed_bytes`,
+    `streamed_params`, `weights`
+
+roofline.py
+    Floor, ridge and verification width: what bandwidth and peak rate allow at best:
+    `cost_ratio`, `decode_floor_s`, `ridge_positions`, `verified_positions`
+
+speedup.py
+    Speedup of speculative decoding: tokens emitted per step over the cost of a step in units of one plain
+    decode step:
+    `length_step_cost`, `operations_factor`, `ridge_batch`, `speedup`, `step_cost`, `verify_factor`
+
+step.py
+    Time of one pass: what it moves and computes on each rank, and the roofline and additive laws over that
+    load:
+    `all_reduce_s`, `bound_s`, `pass_load`, `pass_shape`, `pass_terms`
+
+tree.py
+    Token trees: expected emitted tokens, the best tree for a node budget, and what a padded budget costs:
+    `best_tree`, `best_tree_size`, `best_tree_values`, `expected_emitted_tree`, `padded_tree_speedup`,
+    `tree_depth`, `tree_speedup`
 """

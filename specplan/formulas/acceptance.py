@@ -486,6 +486,10 @@ def alpha_of_pooled_rate(rate: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArra
     -----
     Assumes one length and one acceptance; with per-position rates use `conditionals_of_marginals`.
 
+    Notes
+    -----
+    Source: vLLM 0.32's draft acceptance rate (fact sheet, section 6.1), at one draft length.
+
     Examples
     --------
     >>> round(float(alpha_of_pooled_rate(0.511, 3)), 6)

@@ -210,6 +210,11 @@ def resident_params(model: Model) -> int:
     """N_resident: every stored parameter, a tied table once.
 
     Source: chapter, "70.55 B-parameter checkpoint" for Llama-3-70B (with its norms 70,553,706,496).
+
+    Examples
+    --------
+    >>> resident_params(llama3_70b), resident_params(llama32_1b)
+    (70553706496, 1235814400)
     """
     return sum(w.size * w.copies * times for w, times in weights(model))
 
@@ -231,12 +236,25 @@ def gathered_params(model: Model) -> int:
 
     A tied embedding is streamed by the head and not counted here; streamed at full routing + gathered + elementwise +
     unused = resident.
+
+    Source: chapter, "the 1.05 B input embedding table that is resident but gathered rather than streamed".
+
+    Examples
+    --------
+    >>> gathered_params(llama3_70b), gathered_params(llama32_1b)
+    (1050673152, 0)
     """
     return _params_with(model, Access.LOOKUP)
 
 
 def elementwise_params(model: Model) -> int:
-    """Norms, biases and other vectors: resident; the chapter does not count them as streamed."""
+    """Norms, biases and other vectors: resident; the chapter does not count them as streamed.
+
+    Examples
+    --------
+    >>> elementwise_params(llama3_70b)
+    1318912
+    """
     return _params_with(model, Access.ELEMENTWISE)
 
 
@@ -342,6 +360,11 @@ def streamed_params(model: Model, tokens: float = 1.0, skew: float = 0.0) -> flo
     that is the experts per token. Whole numbers come out exactly.
 
     Source: chapter, "every matmul weight plus the output head, but not the input embedding table, which is gathered".
+
+    Examples
+    --------
+    >>> streamed_params(llama3_70b), streamed_params(llama32_1b)
+    (69501714432.0, 1235746816.0)
     """
     total = 0.0
     for w, times in weights(model):
@@ -388,6 +411,13 @@ def streamed_bytes(model: Model, tokens: float = 1.0, tp: int = 1, skew: float =
 
     Replicated weights (router, latent down-projections, key-value heads beyond their number) count whole on each rank.
     Padding of the vocabulary is not counted.
+
+    Examples
+    --------
+    >>> streamed_bytes(llama3_70b, tp=4) / 1e9
+    34.750857216
+    >>> round(streamed_bytes(mixtral, 4) / streamed_bytes(mixtral), 2)  # a wider pass touches more experts
+    2.5
     """
     total = 0.0
     for w, times in weights(model):
@@ -397,7 +427,13 @@ def streamed_bytes(model: Model, tokens: float = 1.0, tp: int = 1, skew: float =
 
 
 def resident_bytes(model: Model, tp: int = 1) -> float:
-    """Bytes of weights that one tensor-parallel rank holds, by the same rules as `streamed_bytes`."""
+    """Bytes of weights that one tensor-parallel rank holds, by the same rules as `streamed_bytes`.
+
+    Examples
+    --------
+    >>> round(resident_bytes(llama3_70b, tp=4) / 2**30, 2)
+    32.86
+    """
     return sum(
         w.size * w.copies * times * format_of(w, model).bytes * _rank_fraction(w, tp) for w, times in weights(model)
     )
