@@ -224,7 +224,7 @@ def _measured(row: Mapping[str, Any], where: str) -> MeasuredSource:
         return float(value)
 
     drafts, drafted = number("drafts"), number("drafted_tokens")
-    mean_length = number("draft_len") or (drafted / drafts if drafts and drafted else None)
+    mean_length = number("mean_draft_len") or (drafted / drafts if drafts and drafted else None)
     fixed = number("num_speculative_tokens") or number("kappa")
     return MeasuredSource(
         source=name,

@@ -12,9 +12,94 @@ from matplotlib.transforms import Bbox
 FloatArray = npt.NDArray[np.float64]
 
 DIRECTIONS: Final = ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
-BELOW: Final = ((0, -1), (-1, -1), (1, -1), (-2, -1), (2, -1), (-4, -1), (4, -1), (-7, -1), (7, -1))
 DISTANCES: Final = (7.0, 13.0, 21.0, 32.0, 46.0, 64.0, 88.0)
 """Points (1/72 inch) between an anchor and the near edge of its label, tried from the nearest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """A label in a lane: which lane (0 is the nearest), and where its left end is."""
+
+    lane: int
+    left: float
+
+
+def lanes(anchors: Sequence[float], widths: Sequence[float], span: float, gap: float = 0.08) -> list[Laid]:
+    """Stack labels below a line so that none overlaps another and no leader crosses a label.
+
+    Parameters
+    ----------
+    anchors, widths : sequence of float
+        Where each label belongs on the line, and how wide it is; any one unit.
+    span : float
+        Length of the line; labels stay within it where they fit.
+    gap : float
+        Kept free between neighbours.
+
+    Returns
+    -------
+    list of Laid
+        One for each label, in as few lanes as a search finds.
+
+    Examples
+    --------
+    >>> [x.lane for x in lanes([1.0, 1.1, 5.0], [1.0, 1.0, 1.0], 8.0)]
+    [0, 0, 0]
+    >>> [x.lane for x in lanes([0.5, 0.6, 0.7], [1.0, 1.0, 1.0], 8.0)]
+    [2, 1, 0]
+    """
+    order = sorted(range(len(anchors)), key=lambda i: anchors[i])
+    for may_cross in (False, True):
+        for depth in range(1, len(anchors) + 1):
+            placed: dict[int, Laid] = {}
+            if _lay(order, anchors, widths, span, gap, depth, may_cross, placed, [4000]):
+                return [placed[i] for i in range(len(anchors))]
+    return []
+
+
+SHARES: Final = (0.5, 0.25, 0.75, 0.05, 0.95, -0.12, 1.12)
+"""Where along a label its anchor may lie, the middle first; a little outside, the leader slants."""
+
+
+def _lay(
+    order: Sequence[int],
+    anchors: Sequence[float],
+    widths: Sequence[float],
+    span: float,
+    gap: float,
+    depth: int,
+    may_cross: bool,
+    placed: dict[int, Laid],
+    tries: list[int],
+) -> bool:
+    """Depth-first search over lanes and shifts of the remaining labels, bounded by a number of tries."""
+    if not order:
+        return True
+    i, rest = order[0], order[1:]
+    for lane in range(depth):
+        for share in SHARES:
+            left = float(np.clip(anchors[i] - share * widths[i], 0.0, max(span - widths[i], 0.0)))
+            tries[0] -= 1
+            if tries[0] < 0:
+                return False
+            if all(_fits(Laid(lane=lane, left=left), i, placed[j], j, anchors, widths, gap, may_cross) for j in placed):
+                placed[i] = Laid(lane=lane, left=left)
+                if _lay(rest, anchors, widths, span, gap, depth, may_cross, placed, tries):
+                    return True
+                del placed[i]
+    return False
+
+
+def _fits(
+    a: Laid, i: int, b: Laid, j: int, anchors: Sequence[float], widths: Sequence[float], gap: float, may_cross: bool
+) -> bool:
+    """Whether two labels leave each other and each other's leader alone."""
+    if a.lane == b.lane:
+        return a.left + widths[i] + gap <= b.left or b.left + widths[j] + gap <= a.left
+    if may_cross:
+        return True
+    (upper, k), x = ((a, i), anchors[j]) if a.lane < b.lane else ((b, j), anchors[i])
+    return not upper.left - gap / 2 < x < upper.left + widths[k] + gap / 2
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch
 from specplan.plan.plane import Line, Plane, Point
 from specplan.plan.source import DraftSource
 from specplan.report.key import Row, draw_key, key_height
-from specplan.report.label_placement import BELOW, Placer
+from specplan.report.label_placement import Placer, lanes
 from specplan.report.picture import CLEAR, INK, LOSE, MUTED, WIN, Look, look, new_figure, style
 from specplan.report.source_words import acceptance_text, cost_text, name_text
 
@@ -20,6 +20,7 @@ PER_ROW: Final = 3
 WIDTHS: Final = {1: 9.0, 2: 12.5, 3: 15.5}
 """Inches, by the number of planes side by side."""
 
+BELOW_FONT, LANE = 8.8, 0.2
 HEAD, UNDER, LEFT, RIGHT, GAP = 0.66, 0.56, 0.80, 0.28, 0.62
 
 
@@ -104,8 +105,8 @@ def _conditions(plane: Plane, *, is_narrow: bool) -> str:
 def _draw(panel: _Panel, body: float, *, is_leftmost: bool) -> None:
     axes, plane, placer = panel.axes, panel.plane, panel.placer
     top = float(plane.c[-1])
-    labelled = sum(p.source.c == 0 or not np.isnan(p.alpha_dagger) for p in plane.points)
-    strip = 0.14 if not labelled else 0.62 if labelled <= 4 else 0.84
+    below = _strip_labels(panel, body)
+    strip = 0.14 if not below else 0.24 + LANE * (1 + max(label.lane for label in below))
     _set_axes(panel, top, strip / body, is_leftmost=is_leftmost)
     _bands(axes, plane, top)
     axes.axhline(0.0, color=INK, lw=1.0, zorder=3)
@@ -119,10 +120,11 @@ def _draw(panel: _Panel, body: float, *, is_leftmost: bool) -> None:
         _curve(panel, point)
     for point in plane.points:
         _marks(panel, point)
+    for label in below:
+        _write_below(panel, label, strip / body, body)
     for point in plane.points:
-        _dagger_label(panel, point)
-    for point in plane.points:
-        _point_label(panel, point)
+        if point.source.c > 0:
+            _point_label(panel, point)
     for line in plane.lines:
         _line_label(panel, line)
     for contour in plane.contours:
@@ -264,16 +266,64 @@ def _arrow(panel: _Panel, start: float, end: float, y: float, lk: Look) -> None:
     panel.axes.add_patch(arrow)
 
 
-def _dagger_label(panel: _Panel, point: Point) -> None:
-    if point.source.c > 0 and not np.isnan(point.alpha_dagger):
-        panel.placer.label(
-            f"α† = {point.alpha_dagger:.3f}",
-            point.alpha_dagger,
-            0.0,
-            directions=BELOW,
-            fontsize=8.5,
-            color=panel.look(point.source).colour,
-            fontweight="bold",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Below:
+    """A label below c = 0: a tie, or the name of a free source."""
+
+    text: str
+    alpha: float
+    colour: str
+    lane: int
+    centre: float
+
+
+def _strip_labels(panel: _Panel, body: float) -> list[_Below]:
+    """Labels of what lies on c = 0, laid in lanes below it; widths are measured before anything is drawn."""
+    wanted: list[tuple[str, float, str]] = []
+    for point in panel.plane.points:
+        colour = panel.look(point.source).colour
+        where = point.alpha if not np.isnan(point.alpha) else point.source.alpha
+        if point.source.c == 0 and where is not None:
+            wanted.append((f"{point.source.label} {point.speedup:.2f}×", where, colour))
+        elif point.source.c > 0 and not np.isnan(point.alpha_dagger):
+            wanted.append((f"α† = {point.alpha_dagger:.3f}", point.alpha_dagger, colour))
+    box = panel.axes.get_window_extent()
+    per_inch = box.height / body
+    widths = []
+    for text, _, _ in wanted:
+        drawn = panel.axes.text(0, 0, text, fontsize=BELOW_FONT, fontweight="bold")
+        widths.append(drawn.get_window_extent(panel.placer.renderer).width / per_inch)
+        drawn.remove()
+    span = box.width / per_inch
+    laid = lanes([alpha * span for _, alpha, _ in wanted], widths, span)
+    return [
+        _Below(text=text, alpha=alpha, colour=colour, lane=at.lane, centre=(at.left + width / 2) / span)
+        for (text, alpha, colour), width, at in zip(wanted, widths, laid, strict=True)
+    ]
+
+
+def _write_below(panel: _Panel, label: _Below, strip: float, body: float) -> None:
+    y = strip - (0.21 + LANE * label.lane) / body
+    axes = panel.axes
+    drawn = axes.text(
+        label.centre,
+        y,
+        label.text,
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        fontsize=BELOW_FONT,
+        fontweight="bold",
+        color=label.colour,
+        zorder=9,
+    )
+    box = drawn.get_window_extent(panel.placer.renderer)
+    panel.placer.boxes.append(box)
+    x0, x1 = axes.transAxes.inverted().transform([(box.x0, 0), (box.x1, 0)])[:, 0]
+    if label.lane > 0 or not x0 <= label.alpha <= x1:
+        end = (float(np.clip(label.alpha, x0, x1)), y + 0.09 / body)
+        axes.plot(
+            [label.alpha, end[0]], [strip, end[1]], transform=axes.transAxes, color=label.colour, lw=0.8, zorder=5
         )
 
 
@@ -281,12 +331,11 @@ def _point_label(panel: _Panel, point: Point) -> None:
     where = point.alpha if not np.isnan(point.alpha) else point.source.alpha
     if where is None:
         return
-    aside = ((1, -1), (1, 1), (-1, 1), (1, 0), (-1, -1), (0, 1), (0, -1), (-1, 0))
     panel.placer.label(
         f"{point.source.label} {point.speedup:.2f}×",
         where,
         point.source.c,
-        directions=BELOW if point.source.c == 0 else aside,
+        directions=((1, -1), (1, 1), (-1, 1), (1, 0), (-1, -1), (0, 1), (0, -1), (-1, 0)),
         fontsize=9,
         color=panel.look(point.source).colour,
         fontweight="bold",

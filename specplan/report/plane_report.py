@@ -8,13 +8,15 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from specplan.plan.plane import ASSUMPTIONS, NOT_MODELED, Contour, Line, Plane, Point, Scene
 from specplan.plan.source import DraftSource
 from specplan.plan.sweep import AXES, PLAIN, Curve, Sweep
 from specplan.report import json_document
+from specplan.report.grid import grid
 from specplan.report.output_file import write_text
+
+_NAMES: Final = ("source", "α free, to be reached")
 
 PROVENANCE: Final[dict[str, str]] = {
     "contours": "exact",
@@ -195,13 +197,6 @@ def sweep_rows(sweep: Sweep) -> Iterable[Sequence[Any]]:
             )
 
 
-def _table(*columns: str) -> Table:
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold", padding=(0, 1, 0, 0))
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    return table
-
-
 def print_planes(planes: Sequence[Plane], console: Console) -> None:
     """Print each source's place on the plane; then what is assumed and left out."""
     for plane in planes:
@@ -216,7 +211,7 @@ def print_planes(planes: Sequence[Plane], console: Console) -> None:
             highlight=False,
         )
         if plane.lines:
-            table = _table("α free, to be reached", "c", "break-even", *(f"{s:g}x" for s in _shown(plane)))
+            table = grid("α free, to be reached", "c", "break-even", *(f"{s:g}x" for s in _shown(plane)), left=_NAMES)
             for line in plane.lines:
                 reached = dict(line.reaches)
                 cells = [_number(reached.get(s, np.nan), 4, "never") for s in _shown(plane)]
@@ -224,7 +219,8 @@ def print_planes(planes: Sequence[Plane], console: Console) -> None:
                 table.add_row(line.source.label, _marked(line.source.c, line.source.c_origin), even, *cells)
             console.print(table)
         if plane.points:
-            table = _table("source", "c", "α", "speedup", "α†", "best κ")
+            table = grid("source", "κ", "steps", "c", "α", "speedup", "α†", left=_NAMES, wrap=("source",))
+            table.padding = (0, 1, 0, 0)
             for point in plane.points:
                 table.add_row(*_point_cells(point))
             console.print(table)
@@ -249,15 +245,14 @@ def _point_cells(point: Point) -> list[str]:
         acceptance = "/".join(f"{h:.3g}" for h in s.hazard[: s.kappa])
     if s.emitted is not None and s.alpha is None:
         acceptance = f"E {s.emitted:.4g}"
-    acceptance += f" {s.alpha_origin}"
-    name = s.label if point.is_exact else f"{s.label}, κ {s.kappa}"
     return [
-        name if s.coverage == 1 else f"{name}, in {s.coverage:.3g} of steps",
+        s.label,
+        str(s.kappa),
+        f"{s.coverage:.0%}",
         "0 (no weights)" if s.is_weightless else _marked(s.c, s.c_origin),
-        acceptance,
+        f"{acceptance} {s.alpha_origin}",
         f"{point.speedup:.4f}x",
-        _number(point.alpha_dagger, 4, "none, it loses"),
-        str(point.best_kappa) if point.is_exact else "",
+        _number(point.alpha_dagger, 4, "loses"),
     ]
 
 
@@ -267,7 +262,7 @@ def _number(value: float, digits: int, otherwise: str) -> str:
 
 def print_sweep(sweep: Sweep, console: Console) -> None:
     """Print each source's best point, and which source is best where."""
-    table = _table(f"over {sweep.kind}", "best at", "speedup", "at the ends")
+    table = grid(f"over {sweep.kind}", "best at", "speedup", "at the ends", left=(f"over {sweep.kind}",))
     for curve in sweep.curves:
         table.add_row(
             curve.source.label,
@@ -276,7 +271,7 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
             f"{_end(curve, 0)} ... {_end(curve, -1)}",
         )
     console.print(table)
-    best = _table("best", "from", "to")
+    best = grid("best", "from", "to", left=("best",))
     for region in sweep.regions:
         best.add_row(_winner(sweep, region.winner) or "plain decoding", _x(sweep, region.low), _x(sweep, region.high))
     console.print(best)

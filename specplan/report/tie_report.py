@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from specplan.plan.source import DraftSource
 from specplan.plan.tie import Tie
+from specplan.report.grid import grid
 from specplan.report.plane_report import source_document
 from specplan.report.source_words import acceptance_text, cost_text, name_text
 
@@ -46,9 +46,7 @@ def print_tie(found: Tie, coverage: Sequence[float], alpha: Sequence[float], con
     console.print(f"[bold]to equal[/bold] {_described(found.incumbent)}: {found.speedup:.4f}x", highlight=False)
     known = "" if found.challenger_speedup is None else f": {found.challenger_speedup:.4f}x now"
     console.print(f"[bold]must reach[/bold] {_described(found.challenger)}{known}", highlight=False)
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("any one of", "needed", "given", "figure is"):
-        table.add_column(column, justify="right" if column in ("needed", "given") else "left")
+    table = grid("any one of", "needed", "given", "figure is", left=("any one of", "figure is"))
     table.add_row("E, tokens per drafted step", _number(found.needed_emitted), "", "derived")
     for a in found.answers:
         digits = 0 if a.quantity == "kappa" else 4

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from specplan.plan.plane import Scene
 from specplan.plan.source import DraftSource
 from specplan.plan.tune import TuneCurve, TuneTable
+from specplan.report.grid import grid
 from specplan.report.plane_report import source_document
 
 ASSUMPTIONS: Final = ("drafting and verifying take turns: their times add up",)
@@ -80,13 +80,6 @@ def add_free(
     ]
 
 
-def _table(*columns: str) -> Table:
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
 def _length(best: int, kappa_max: int) -> str:
     return "-" if best == 0 else f">={best}" if best == kappa_max else str(best)
 
@@ -94,7 +87,7 @@ def _length(best: int, kappa_max: int) -> str:
 def print_table(found: TuneTable, console: Console) -> None:
     """Print best length and speedup over the grid, then what each compared length loses."""
     console.print("[bold]best kappa (speedup)[/bold]; rows alpha, columns c; - where none pays", highlight=False)
-    table = _table("alpha", *(f"c {c:g}" for c in found.c))
+    table = grid("alpha", *(f"c {c:g}" for c in found.c))
     for i, alpha in enumerate(found.alpha):
         cells = [
             f"{_length(int(k), found.kappa_max)} ({s:.2f}x)"
@@ -108,7 +101,7 @@ def print_table(found: TuneTable, console: Console) -> None:
             + ", ".join(map(str, found.compared)),
             highlight=False,
         )
-        lost = _table("alpha", *(f"c {c:g}" for c in found.c))
+        lost = grid("alpha", *(f"c {c:g}" for c in found.c))
         for i, alpha in enumerate(found.alpha):
             lost.add_row(
                 f"{alpha:g}", *(" ".join(f"{100 * x:.0f}" for x in found.loss[i, j]) for j in range(found.c.size))
@@ -127,7 +120,7 @@ def print_curve(curve: TuneCurve, console: Console, *, compared: Sequence[int] =
             if 0 < k < curve.kappa.size
         }
     )
-    table = _table("kappa", "speedup", "lost", "c", "verify pass", "")
+    table = grid("kappa", "speedup", "lost", "c", "verify pass", "")
     for k in shown:
         mark = "best" if k == curve.best else "one more token loses from here" if k == curve.last_paying else ""
         table.add_row(
@@ -159,7 +152,7 @@ def print_free(
 ) -> None:
     """Print the best length of sources of free acceptance for each alpha."""
     console.print("[bold]best kappa (speedup)[/bold] for each alpha; - where none pays", highlight=False)
-    table = _table("alpha", *(s.label for s in sources))
+    table = grid("alpha", *(s.label for s in sources))
     table.add_row("c", *(f"{s.c:.6g} {s.c_origin}" for s in sources))
     for i, a in enumerate(alpha):
         row = [curves[i] for curves in tables]

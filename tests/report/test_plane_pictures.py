@@ -17,7 +17,7 @@ from specplan.plan.plane import plane
 from specplan.plan.pricing import Setting
 from specplan.plan.source import DraftSource
 from specplan.plan.sweep import default_axis, sweep
-from specplan.report.label_placement import overlapping
+from specplan.report.label_placement import lanes, overlapping
 from specplan.report.picture import LOOKS, LOSE, WIN, save
 from specplan.report.plane_plot import draw_planes
 from specplan.report.sweep_plot import draw_sweep
@@ -127,6 +127,44 @@ def test_labels_stay_off_markers(drawn: dict[str, Figure], name: str) -> None:
                 assert not (box.x0 < x < box.x1 and box.y0 < y < box.y1), text.get_text()
 
 
+def test_labels_in_lanes_leave_each_other_and_their_leaders_alone() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        n = int(rng.integers(1, 8))
+        anchors, widths = (8 * rng.random(n)).tolist(), (0.4 + 1.4 * rng.random(n)).tolist()
+        laid = lanes(anchors, widths, 8.0)
+        assert len(laid) == n
+        for i in range(n):
+            assert 0 <= laid[i].left <= 8 - widths[i]
+            for j in range(n):
+                if i != j and laid[i].lane == laid[j].lane:
+                    apart = laid[i].left + widths[i] <= laid[j].left or laid[j].left + widths[j] <= laid[i].left
+                    assert apart
+                if laid[i].lane < laid[j].lane:  # the leader of the deeper label passes beside the nearer one
+                    assert not laid[i].left < anchors[j] < laid[i].left + widths[i]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_label_covers_another_for_any_sources(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    names = ("llama3.2-1b", "qwen3-0.6b", "eagle", "ngram", "suffix", "sglang-ngram", "lookup")
+    sources = [
+        DraftSource(
+            name=name,
+            target="llama3-70b" if i < 3 else "",
+            kappa=int(rng.integers(1, 9)),
+            c=float(0.3 * rng.random() ** 2) if i < 3 else 0.0,
+            alpha=float(rng.random()),
+            coverage=1.0 if i < 3 else float(0.1 + 0.9 * rng.random()),
+            verify=float(1 + 0.3 * rng.random()),
+        )
+        for i, name in enumerate(names)
+    ]
+    figure = draw_planes([plane(sources, kappa=int(rng.integers(1, 9)), scale="log" if seed % 2 else "linear")])
+    figure.canvas.draw()
+    assert overlapping(all_texts(figure), figure.canvas.get_renderer()) == []  # type: ignore[attr-defined]
+
+
 def words(figure: Figure) -> str:
     return "\n".join(t.get_text() for t in all_texts(figure))
 
@@ -200,7 +238,7 @@ def test_files_by_suffix_and_equal_bytes_for_equal_inputs(tmp_path: Path, suffix
     written = []
     for i in range(2):
         path = tmp_path / f"{i}{suffix}"
-        save(draw_planes(SCENES["points"]), path, "a title")
+        save(draw_planes(SCENES["free acceptance"]), path, "a title")
         written.append(path.read_bytes())
     assert written[0].startswith(magic)
     assert written[0] == written[1]
