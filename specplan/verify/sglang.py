@@ -4,15 +4,18 @@ How it differs from `accept_tree` with chosen siblings, to which it is equal wit
 siblings: one coin decides among all siblings of a node; the thresholds accept more than p allows; and a repeated
 sibling counts again. SGLang pads n-gram trees with token 0 below the root, so m pads accept token 0 with probability
 min(1, m p(0)) instead of p(0): a bias of the engine, reproduced here and nowhere else.
+
+SGLang's other rules need no convention of their own: ``--speculative-use-rejection-sampling`` is `accept_standard` (it
+accepts if coin q < p), with ``--speculative-use-block-verification`` `accept_block`, and temperature 0
+`accept_tree_greedy`.
 """
 
-import numpy as np
 import numpy.typing as npt
 
 from specplan.errors import InputError
-from specplan.verify.categorical import checked_rows, checked_uniforms, draw
+from specplan.verify.categorical import checked_rows, checked_uniforms
 from specplan.verify.outcome import FloatArray, IntArray, Outcome
-from specplan.verify.tree import checked_tree, tree_outcome
+from specplan.verify.tree import Verdict, checked_tree, walked
 
 
 def checked_thresholds(single: float, acc: float) -> tuple[float, float]:
@@ -86,30 +89,14 @@ def accept_sglang_target_only(
     d, tree, live = checked_tree(p, draft, parents)
     p_rows = checked_rows("target probabilities", p, tree.rows_in_use(live)[0])
     coins = checked_uniforms(u, (d.shape[0], d.shape[1] + 2))
-    paths, weights, chances = [], [], []
-    for b in range(len(d)):
-        path: list[int] = []
-        level: list[float] = []
-        while True:
-            at = path[-1] if path else -1
-            kids = np.flatnonzero(live[b] & (tree.parents[b] == at))
-            chosen, left, chance = _judge(p_rows[b, at + 1], d[b], kids, coins[b, at + 1], single, acc)
-            if len(kids):
-                level.append(chance)
-            if chosen is None:
-                break
-            path.append(chosen)
-        paths.append(path)
-        weights.append(left)
-        chances.append(level)
-    last = draw(np.array(weights), coins[:, -1]).tolist() if len(d) else []
-    return tree_outcome(tree, d, live, paths, last, chances)
+
+    def judge(b: int, row: int, kids: IntArray) -> Verdict:
+        return _judge(p_rows[b, row], d[b], kids, coins[b, row], single, acc)
+
+    return walked(tree, d, live, judge, coins[:, -1])
 
 
-def _judge(
-    p: FloatArray, token: IntArray, kids: IntArray, u: float, single: float, acc: float
-) -> tuple[int | None, FloatArray, float]:
-    """First accepted of the siblings `kids`, p without the others, and the chance that one is accepted."""
+def _judge(p: FloatArray, token: IntArray, kids: IntArray, u: float, single: float, acc: float) -> Verdict:
     left, total, chance = p.copy(), 0.0, 0.0
     chosen = None
     for j in kids.tolist():

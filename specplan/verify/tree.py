@@ -1,6 +1,8 @@
 """Tree rules: several continuations are verified in one pass, siblings one after another without bias."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -162,6 +164,10 @@ def accept_tree_greedy(scores: npt.ArrayLike, draft: npt.ArrayLike, *, parents: 
     return tree_outcome(tree, d, live, paths, last, None)
 
 
+Verdict: TypeAlias = tuple[int | None, FloatArray, float]
+"""On the children of a node: the first accepted, the residual after all of them, the chance that one is accepted."""
+
+
 def accept_tree(
     p: npt.ArrayLike,
     q: npt.ArrayLike | None,
@@ -227,31 +233,16 @@ def accept_tree(
     p_rows = checked_rows("target probabilities", p, target)
     q_rows = None if q is None else checked_rows("draft probabilities", q, branching, p_rows.shape[-1])
     coins = checked_uniforms(u, target.shape)
-    paths, weights, chances = [], [], []
-    for b in range(len(d)):
-        path: list[int] = []
-        level: list[float] = []
-        while True:
-            at = path[-1] if path else -1
-            kids = np.flatnonzero(live[b] & (tree.parents[b] == at))
-            source = None if q_rows is None else q_rows[b, at + 1]
-            chosen, left, chance = _descend(p_rows[b, at + 1], source, d[b], kids, coins[b], replacement)
-            if len(kids):
-                level.append(chance)
-            if chosen is None:
-                break
-            path.append(chosen)
-        paths.append(path)
-        weights.append(left)
-        chances.append(level)
-    last = draw(np.array(weights), coins[:, -1]).tolist() if len(d) else []
-    return tree_outcome(tree, d, live, paths, last, chances)
+
+    def judge(b: int, row: int, kids: IntArray) -> Verdict:
+        return _descend(p_rows[b, row], None if q_rows is None else q_rows[b, row], d[b], kids, coins[b], replacement)
+
+    return walked(tree, d, live, judge, coins[:, -1])
 
 
 def _descend(
     p: FloatArray, q: FloatArray | None, token: IntArray, kids: IntArray, coin: FloatArray, replacement: bool
-) -> tuple[int | None, FloatArray, float]:
-    """First accepted of the siblings `kids`, the residual after all of them, and the chance that one is accepted."""
+) -> Verdict:
     r = p / p.sum()
     s = None if q is None else q / q.sum()
     chosen, none_accepted = None, 1.0
@@ -282,6 +273,33 @@ def checked_tree(rows: npt.ArrayLike, draft: npt.ArrayLike, parents: npt.ArrayLi
     d, _ = checked_draft(draft, shape[-1] if shape else 0)
     tree = Tree.of(parents, *d.shape)
     return d, tree, tree.live(d)
+
+
+def walked(
+    tree: Tree, draft: IntArray, live: BoolArray, judge: Callable[[int, int, IntArray], Verdict], u: FloatArray
+) -> Outcome:
+    """Walk each tree from its root: ask `judge` (request, row, children) at a node, descend to the child it accepts.
+
+    Where it accepts none, `u`, shape (B,), draws the last token from the residual.
+    """
+    paths, weights, chances = [], [], []
+    for b in range(len(draft)):
+        path: list[int] = []
+        level: list[float] = []
+        while True:
+            at = path[-1] if path else -1
+            kids = np.flatnonzero(live[b] & (tree.parents[b] == at))
+            chosen, left, chance = judge(b, at + 1, kids)
+            if len(kids):
+                level.append(chance)
+            if chosen is None:
+                break
+            path.append(chosen)
+        paths.append(path)
+        weights.append(left)
+        chances.append(level)
+    last = draw(np.array(weights), u).tolist() if weights else []
+    return tree_outcome(tree, draft, live, paths, last, chances)
 
 
 def tree_outcome(
