@@ -31,6 +31,7 @@ def ingest(
     from pathlib import Path
 
     from specplan import units
+    from specplan.errors import InputError
     from specplan.ingest.read import read_origin
     from specplan.ingest.summary import ingested
     from specplan.plan.pricing import Pair
@@ -48,7 +49,7 @@ def ingest(
             layer=layer,
         )
     elif draft is not None or c is not None:
-        raise typer.BadParameter("--draft and --c price a draft beside a target: give --target too")
+        raise InputError("--draft and --c price a draft beside a target; give --target too")
     observed = [
         o for origin in origins for o in read_origin(origin, before=before, interval_s=interval, timeout_s=timeout)
     ]

@@ -19,6 +19,7 @@ _VLLM: Final = re.compile(
     rf"Per-position acceptance rate: ([\d., ]*?), Avg Draft acceptance rate: {_NUMBER}%"
 )
 _SGLANG: Final = re.compile(rf"Decode batch.*?#running-req: (\d+).*?accept len: {_NUMBER}(?:, accept rate: {_NUMBER})?")
+_SGLANG_WIDEST: Final = 1024
 _SGLANG_WIDTH: Final = re.compile(r"speculative_num_draft_tokens=(\d+)")
 _SGLANG_STEPS: Final = re.compile(r"speculative_num_steps=(\d+)")
 _LLAMA_SLOT: Final = re.compile(
@@ -207,10 +208,14 @@ def _sglang(
         f"{len(lines)} decode lines, weighted by #running-req: each line covers the same number of passes (assumed)",
         "means without counts: no interval of confidence follows",
     ]
-    if width is None and rate:
-        # accept len - 1 correct drafts per step over (N - 1) positions is the accept rate: solve for N - 1.
-        width = round((length - 1) / rate) + 1 if length > 1 else None
-        notes.append(f"num_draft_tokens = {width} follows from the two means; give the server's start-up line to check")
+    if width is None and rated:
+        widths = _sglang_widths(lines)
+        width = widths[0] if len(widths) == 1 else None
+        notes.append(
+            f"num_draft_tokens = {width} follows from the two means of each line"
+            if width is not None
+            else "num_draft_tokens does not follow from these lines; alpha needs it (it stands in the start-up log)"
+        )
     return Observation(
         engine="sglang",
         origin=origin,
@@ -221,6 +226,16 @@ def _sglang(
         mean_batch=weight / len(lines),
         notes=tuple(notes),
     )
+
+
+def _sglang_widths(lines: list[tuple[int, float, float | None]]) -> list[int]:
+    """Every N for which (accept len - 1) / (N - 1) rounds to the accept rate in all lines (two digits each)."""
+    half = 0.005 * (1 + 1e-9)
+    return [
+        n + 1
+        for n in range(1, _SGLANG_WIDEST)
+        if all(rate is None or abs((length - 1) / n - rate) <= half * (1 + 1 / n) for _, length, rate in lines)
+    ]
 
 
 def _llamacpp_totals(totals: dict[str, re.Match[str]], origin: str) -> Iterator[Observation]:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,9 @@ from specplan.ingest.fetch import TIMEOUT_S, fetch_text, is_url, looks_like_html
 from specplan.ingest.logs import read_log
 from specplan.ingest.observation import Observation
 from specplan.ingest.prometheus import between, observations, parse_scrape
-from specplan.ingest.responses import read_responses
-from specplan.records.lines import BrokenLog, open_binary, peek, read_lines
+from specplan.ingest.responses import read_responses, read_server_info, read_step_records, server_info
+from specplan.records.files import SCHEMA
+from specplan.records.lines import DECODE_ERRORS, BrokenLog, open_binary, peek, read_lines
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20
 _ENGINE_PREFIXES: Final = ("vllm:", "sglang:", "llamacpp:")
@@ -52,8 +54,16 @@ def read_origin(
     if kind == "metrics":
         return _read_pages(origin, _text(path), before, timeout_s)
     if kind == "log":
-        return read_log((line.decode("utf-8", "replace") for _, line in read_lines(path, BrokenLog())), origin)
+        return _read_log(path, origin)
     return _read_json(path, origin)
+
+
+def _read_log(path: Path, origin: str) -> list[Observation]:
+    """A log; what could not be read of it becomes a note."""
+    broken = BrokenLog()
+    found = read_log((line.decode("utf-8", "replace") for _, line in read_lines(path, broken)), origin)
+    notes = tuple(str(line) for line in broken.first)
+    return [replace(o, notes=(*o.notes, *notes)) for o in found]
 
 
 def _read_url(url: str, before: str | None, interval_s: float | None, timeout_s: float) -> list[Observation]:
@@ -81,8 +91,11 @@ def _read_pages(origin: str, text: str, before: str | None, timeout_s: float) ->
 
 
 def _text(path: Path) -> str:
-    with open_binary(path) as stream:
-        body = stream.read(_MAX_DOCUMENT_BYTES + 1)
+    try:
+        with open_binary(path) as stream:
+            body = stream.read(_MAX_DOCUMENT_BYTES + 1)
+    except DECODE_ERRORS as error:
+        raise InputError(f"{path} is cut off or corrupt ({error}); expected one whole document") from None
     if len(body) > _MAX_DOCUMENT_BYTES:
         raise InputError(f"{path} has more than {_MAX_DOCUMENT_BYTES} bytes; expected one document")
     if looks_like_html(body):
@@ -113,10 +126,15 @@ def _first_json_char(text: str) -> str:
 
 
 def _read_json(path: Path, origin: str) -> list[Observation]:
+    head = peek(path).partition(b"\n")[0]
+    if SCHEMA.encode() in head:
+        return read_step_records(path, origin)
     whole = _whole_document(path)
     if whole is not None:
         if is_bench_result(whole):
             return [read_bench(whole, origin)]
+        if (info := server_info(whole)) is not None:
+            return [read_server_info(info, origin)]
         items = whole if isinstance(whole, list) else [whole]
         return read_responses(_named(origin, items), origin)
     log = BrokenLog(fatal=True)

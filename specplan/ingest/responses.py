@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError
 from specplan.ingest.observation import Observation, Translation
+from specplan.ingest.prometheus import sglang_means, sglang_translations
+from specplan.records.files import read_steps
 from specplan.records.step import StepRecord
 from specplan.records.tally import EMPTY, UNKNOWN, Clusters, Tally, checked
 
@@ -279,3 +282,59 @@ def _translations(engine: str, tally: Tally) -> tuple[Translation, ...]:
                 )
             )
     return tuple(out)
+
+
+def server_info(document: object) -> Json | None:
+    """The part of SGLang's ``/get_server_info`` that holds its lifetime mean, or None."""
+    if not isinstance(document, Mapping):
+        return None
+    states = document.get("internal_states")
+    for place in (document, *(states if isinstance(states, list) else ())):
+        if isinstance(place, Mapping) and "avg_spec_accept_length" in place:
+            return {**document, **place}
+    return None
+
+
+def read_server_info(info: Json, origin: str) -> Observation:
+    """Observation of SGLang's server information: a lifetime mean, and the server's own arguments.
+
+    Raises
+    ------
+    InputError
+        If the mean is no number of at least 1.
+    """
+    length = info["avg_spec_accept_length"]
+    if isinstance(length, bool) or not isinstance(length, int | float) or not 1 <= length < float("inf"):
+        raise InputError(f"{origin}: avg_spec_accept_length must be a number of at least 1, got {length!r}")
+    width, chain = _optional_count(info, "speculative_num_draft_tokens"), _optional_count(info, "speculative_num_steps")
+    return Observation(
+        engine="sglang",
+        origin=origin,
+        source=str(info.get("served_model_name") or info.get("model_path") or "sglang"),
+        tally=None,
+        means=sglang_means(float(length), None, width, chain),
+        translations=sglang_translations(
+            float(length), None, names=("avg_spec_accept_length", ""), width=width, calls=None
+        ),
+        notes=("a mean since the server's start, without counts: no interval of confidence follows",),
+    )
+
+
+def read_step_records(path: Path, origin: str) -> list[Observation]:
+    """Steps that replay, measure or ingest wrote, one observation per source."""
+    by_source: dict[str, list[StepRecord]] = {}
+    for record in read_steps(path):
+        by_source.setdefault(record.source, []).append(record)
+    if not by_source:
+        raise InputError(f"{origin}: no steps in this file")
+    return [
+        Observation(
+            engine="specplan",
+            origin=origin,
+            source=source,
+            tally=Tally.of_steps(steps),
+            steps=tuple(steps),
+            translations=(),
+        )
+        for source, steps in by_source.items()
+    ]

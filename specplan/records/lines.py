@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES: Final = 64 * 2**20
 """Longest line that is read, in bytes; a longer one is reported and passed over without being held in memory."""
 
-_DECODE_ERRORS: Final = (EOFError, gzip.BadGzipFile, zlib.error)
+DECODE_ERRORS: Final = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading a compressed file raises where it is cut off or corrupt."""
+
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_INPUT: Final = 2**11  # a run-length block turns 4 bytes into 128 KiB, so this bounds one step's output to 64 MiB
@@ -128,8 +130,7 @@ def open_binary(path: Path) -> IO[bytes]:
     """
     try:
         raw = path.open("rb")
-        magic = raw.read(4)
-        raw.seek(0)
+        magic = raw.peek(4)[:4]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     if magic.startswith(_GZIP):
@@ -140,12 +141,15 @@ def open_binary(path: Path) -> IO[bytes]:
 
 
 def peek(path: Path, size: int = 2**16) -> bytes:
-    """First bytes of a file, decompressed; what there is of a broken one."""
+    """First bytes of a file, decompressed; of one that is cut off, what there is."""
+    head = b""
     with open_binary(path) as stream:
         try:
-            return stream.read(size)
-        except _DECODE_ERRORS:
-            return b""
+            while len(head) < size and (piece := stream.read(2**9)):
+                head += piece
+        except DECODE_ERRORS:
+            return head
+    return head
 
 
 def split_lines(
@@ -184,7 +188,7 @@ def split_lines(
                 broken.add(name, number, f"a line of more than {max_line_bytes} bytes; it was passed over")
             elif stripped := line.strip():
                 yield number, stripped
-    except _DECODE_ERRORS as error:
+    except DECODE_ERRORS as error:
         broken.add(name, 0, f"ends too early, after line {number} ({error}); the lines before were kept")
 
 

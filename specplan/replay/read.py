@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, MissingExtraError
-from specplan.records.lines import MAX_LINE_BYTES, BrokenLog, open_binary, peek, read_lines
+from specplan.records.lines import DECODE_ERRORS, MAX_LINE_BYTES, BrokenLog, open_binary, peek, read_lines
 from specplan.replay.requests import RecordedRequest, TokenArray, token_ids
 from specplan.replay.shapes import Encoder, Fields, Json, NoTokenizerError, id_of, pairs, tag_of
 
@@ -121,7 +121,7 @@ class TraceReader:
         with open_binary(path) as stream:
             try:
                 text = stream.read(self.max_line_bytes + 1)
-            except EOFError as error:
+            except DECODE_ERRORS as error:
                 self.broken.add(path, 0, f"ends too early ({error})")
                 return
         if len(text) > self.max_line_bytes:
@@ -301,11 +301,10 @@ def read_step_order(path: Path) -> list[list[int]]:
     InputError
         If there is none, or it is not a list of lists of indices.
     """
-    with open_binary(path) as stream:
-        text = stream.read(MAX_LINE_BYTES + 1)
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        with open_binary(path) as stream:
+            document = json.loads(stream.read(MAX_LINE_BYTES + 1))
+    except (*DECODE_ERRORS, ValueError, RecursionError):
         document = None
     order = document.get("step_order") if isinstance(document, dict) else None
     if not isinstance(order, list) or not all(

@@ -1,5 +1,6 @@
 """Figures of running engines, translated: the same real run read in three ways, and every engine's own definitions."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from specplan.ingest.prometheus import between, observations, parse_scrape
 from specplan.ingest.read import read_origin
 from specplan.ingest.responses import read_responses
 from specplan.ingest.rounded import recover_drafts
+from specplan.records import StepRecord, StepWriter
 from specplan.records.tally import Tally
 
 DATA = Path(__file__).parents[1] / "data"
@@ -144,6 +146,59 @@ def test_sglang_decode_lines_are_weighted_by_running_requests() -> None:
     assert seen.means.accepted_per_drafted == pytest.approx(0.375)
     assert seen.means.draft_len == 4  # 1.5 correct drafts per step / 0.375
     assert seen.mean_batch == 2.0
+
+
+def test_the_width_is_told_only_where_the_lines_leave_one() -> None:
+    line = "Decode batch, #running-req: 1, accept len: {}, accept rate: {}, cuda graph: True"
+    (one,) = read_log([line.format("2.31", "0.12"), line.format("4.30", "0.30")], "log")
+    assert one.means is not None
+    assert one.means.draft_len == 11
+    (vague,) = read_log([line.format("1.10", "0.01")], "log")
+    assert vague.means is not None
+    assert vague.means.draft_len is None
+    assert any("does not follow" in note for note in vague.notes)
+    start = "server_args=ServerArgs(speculative_num_steps=3, speculative_num_draft_tokens=4, x=1)"
+    (named,) = read_log([start, line.format("1.10", "0.03")], "log")
+    assert named.means is not None
+    assert (named.means.draft_len, named.means.chain_len) == (3, 3)
+
+
+def test_sglang_server_information_has_the_lifetime_mean(tmp_path: Path) -> None:
+    path = tmp_path / "info.json"
+    info = {"speculative_num_draft_tokens": 4, "speculative_num_steps": 3, "model_path": "m"}
+    path.write_text(json.dumps(info | {"internal_states": [{"avg_spec_accept_length": 2.533}]}))
+    (seen,) = read_origin(str(path))
+    assert seen.source == "m"
+    assert seen.means is not None
+    assert (seen.means.tokens_per_step, seen.means.chain_len) == (2.533, 3)
+    path.write_text(json.dumps(info | {"avg_spec_accept_length": "high"}))
+    with pytest.raises(InputError, match="avg_spec_accept_length must be a number"):
+        read_origin(str(path))
+
+
+def test_step_records_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    rows = [
+        StepRecord(request="a", step=i, source=s, context_len=9, drafted=3, accepted=i, emitted=i + 1)
+        for s in ("ngram", "suffix")
+        for i in range(3)
+    ]
+    with StepWriter(path, {}) as writer:
+        writer.write(rows)
+    seen = {o.source: o.tally for o in read_origin(str(path))}
+    assert seen == {s: Tally.of_steps(r for r in rows if r.source == s) for s in ("ngram", "suffix")}
+
+
+def test_a_cut_log_keeps_its_lines_and_says_so(tmp_path: Path) -> None:
+    text = (DATA / "vllm_cpu_startup.log").read_text() * 50
+    path = tmp_path / "server.log.gz"
+    data = gzip.compress(text.encode())
+    path.write_bytes(data[: len(data) // 2])
+    (seen,) = read_origin(str(path))
+    assert any("ends too early" in note for note in seen.notes)
+    path.write_bytes(gzip.compress((SERVER / "metrics.txt").read_bytes())[:2000])
+    with pytest.raises(InputError, match="cut off"):
+        read_origin(str(path))
 
 
 def test_sglang_response_metadata_has_the_histogram() -> None:

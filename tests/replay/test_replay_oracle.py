@@ -173,10 +173,7 @@ def test_a_record_that_ends_inside_a_draft_shows_no_rejection() -> None:
 def test_totals_are_those_of_arctics_cache(
     depth: int, factor: float, min_prob: float, k: int, cached: int, totals: tuple
 ) -> None:
-    """Steps, drafted and accepted of arctic-inference 0.3.0's cache, driven over the shipped trace as its simulator does:
-
-    drafting on the bare prompt, at most k tokens (the simulator's own `max_spec_tokens` has no effect).
-    """
+    """Steps, drafted, accepted: arctic-inference 0.3.0's cache over the shipped trace, drafting on the bare prompt."""
     trace = list(TraceReader().read(find_files(["smollm2"])))
     stream, starts, prompts = join([r.prompt for r in trace], [r.response for r in trace])
     steps = suffix_replay(
