@@ -44,6 +44,8 @@ def fetch_text(url: str, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTE
         If the address is wrong, nobody answers, the time is up, the answer is a redirect, an error or a page of HTML,
         or the body is too long.
     """
+    if not 0 < timeout_s <= 3600:
+        raise InputError(f"--timeout {timeout_s:g}: expected seconds between 0 and 3600")
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,14 @@ class TextEncoder:
             raise InputError(f"cannot read the tokenizer {file}: {error.strerror or error}") from None
         except Exception as error:
             raise InputError(f"{file} is no tokenizer.json: {error}") from None
-        self._path = path
+        self._path, self._given = path, template
         self._config = _read_config(path)
         self._template_text = self._find_template(template)
         self._template: Any = None
+
+    def __reduce__(self) -> tuple[Any, tuple[Path, Path | None]]:
+        """Another process opens the files itself, once, instead of being sent the tokenizer with every batch."""
+        return _opened, (self._path, self._given)
 
     def prompt(self, text: str) -> TokenArray:
         """Ids of a bare prompt, special tokens added as the tokenizer does."""
@@ -116,6 +121,11 @@ class TextEncoder:
             return environment.from_string(self._template_text)
         except TemplateError as error:
             raise InputError(f"the chat template is not valid: {error}") from None
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, template: Path | None) -> TextEncoder:
+    return TextEncoder(path, template)
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:

@@ -133,6 +133,12 @@ def test_headers_that_drip_are_bounded_too() -> None:
         thread.join(timeout=10)
 
 
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 1e9])
+def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(InputError, match="--timeout"):
+        fetch_text("http://127.0.0.1:1/metrics", timeout_s=seconds)
+
+
 @pytest.mark.parametrize("url", ["http://", "http://127.0.0.1:99999/metrics", "http://127.0.0.1:1/metrics"])
 def test_addresses_that_nobody_answers_say_so(url: str) -> None:
     with pytest.raises(InputError, match=r"names no host|port|cannot read"):

@@ -154,6 +154,16 @@ def test_every_answer_of_a_chat_can_be_a_request(tmp_path: Path, tokenizer: Path
     ]
 
 
+def test_an_encoder_travels_to_other_processes_as_its_paths(tokenizer: Path) -> None:
+    encoder = TextEncoder(tokenizer)
+    encoder.chat([{"role": "user", "content": "a"}])  # a compiled template cannot be pickled
+    data = pickle.dumps(encoder)
+    assert len(data) < 1000
+    one, two = pickle.loads(data), pickle.loads(data)  # noqa: S301 - our own bytes
+    assert one is two
+    assert one.response("a b").tolist() == ids("a b")
+
+
 def test_a_template_file_replaces_the_folders(tmp_path: Path, tokenizer: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("{{ bos_token }} {{ messages[0].content }}")
