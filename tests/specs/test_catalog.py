@@ -141,9 +141,9 @@ def test_wrong_fields_are_named(field: str, value: object, message: str, tmp_pat
         (lambda p: p / "no.yaml", "no such file"),
         (lambda p: p / "no.json", "no such file"),
         (lambda p: p / "x.bin", "not a model"),
-        (lambda p: "", "an empty model name"),
-        (lambda p: "a" * 5000, "unknown model"),
-        (lambda p: "nul\x00byte", "an empty model name"),
+        (lambda _p: "", "an empty model name"),
+        (lambda _p: "a" * 5000, "unknown model"),
+        (lambda _p: "nul\x00byte", "an empty model name"),
     ],
 )
 def test_paths_that_are_no_model(make: object, message: str, tmp_path: Path) -> None:

@@ -413,7 +413,7 @@ def test_block_formats_are_those_of_the_gguf_package() -> None:
     from specplan.values.formats import GGUF_FORMATS, lookup
 
     sizes = {q.name: q for q in gguf.GGML_QUANT_SIZES}
-    assert {number: name for number, name in TYPES.items()} == {int(q): q.name for q in gguf.GGML_QUANT_SIZES}
+    assert dict(TYPES) == {int(q): q.name for q in gguf.GGML_QUANT_SIZES}
     for fmt in GGUF_FORMATS:
         block, n_bytes = gguf.GGML_QUANT_SIZES[sizes[fmt.aliases[0].upper()]]
         assert lookup(fmt.name).bits == pytest.approx(8 * n_bytes / block, rel=1e-12)

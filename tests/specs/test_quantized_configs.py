@@ -223,9 +223,8 @@ json_values = st.recursive(
                 ["fp8", "awq", "gptq", "bitsandbytes", "compressed-tensors", "modelopt", "quark", "x"]
             )
         },
-        optional={
-            key: json_values
-            for key in (
+        optional=dict.fromkeys(
+            (
                 *(
                     "weight_block_size",
                     "bits",
@@ -236,8 +235,9 @@ json_values = st.recursive(
                     "quantized_layers",
                 ),
                 *("modules_to_not_convert", "load_in_4bit", "global_quant_config", "expert_dtype", "lm_head"),
-            )
-        },
+            ),
+            json_values,
+        ),
     )
 )
 def test_fuzzed_quantisation_is_counted_or_refused(block: dict[str, Any]) -> None:

@@ -39,8 +39,8 @@ MAX_LAYERS: Final = 10_000
 def recorded() -> Mapping[str, Any]:
     """The recorded facts.
 
-    ``types`` (defaults and spellings), ``causal_lm`` (types with a causal language model), ``wrappers`` (multimodal type
-    -> type of its text config), ``open_wrappers`` (multimodal types whose text config may be of any type).
+    ``types`` (defaults and spellings), ``causal_lm`` (types with a causal language model), ``wrappers`` (multimodal
+    type -> type of its text config), ``open_wrappers`` (multimodal types whose text config may be of any type).
     """
     found: dict[str, Any] = json.loads((Path(__file__).parent / "config_defaults.json").read_text("utf-8"))
     return found
