@@ -8,7 +8,7 @@ from typing import Any, Final
 from specplan.errors import InputError
 from specplan.plan.measured import MeasuredSource, summarise
 from specplan.plan.plane import Scene
-from specplan.plan.pricing import Pair, Setting, price_notes, priced, prices
+from specplan.plan.pricing import LAYERS, Pair, Setting, price_notes, priced, prices
 from specplan.plan.source import DraftSource, check_source
 from specplan.plan.source_text import (
     SourceText,
@@ -47,6 +47,8 @@ class Place:
             raise InputError(f"--batch {self.batch}: must be at least 1")
         if self.kappa < 1:
             raise InputError(f"--num-speculative-tokens {self.kappa}: the draft length must be at least 1")
+        if self.layer not in LAYERS:
+            raise InputError(f"--layer {self.layer!r}: one of {', '.join(LAYERS)}")
         if self.ridge is not None and not 0 < self.ridge < float("inf"):
             raise InputError(f"--ridge {self.ridge}: must be finite and above 0")
 
@@ -63,11 +65,8 @@ class Place:
             layer=self.layer,
             engine=self.engine,
         )
-        return Setting(pair=pair, ridge=self.prices(pair, 1).ridge)
-
-    def prices(self, pair: Pair, positions: int) -> Any:
-        """Prices of a pair under this load."""
-        return prices(pair, positions=positions, batch=self.batch, context_len=self.context_len)
+        ridge = prices(pair, positions=1, batch=self.batch, context_len=self.context_len).ridge
+        return Setting(pair=pair, ridge=ridge)
 
     def placed(self, source: DraftSource, setting: Setting, *, keep_verify: bool = False) -> DraftSource:
         """The source with the c and the verify factor of its setting."""

@@ -37,11 +37,11 @@ def tune(
     from specplan.cli.source_option import Place, scenes
     from specplan.errors import InputError
     from specplan.plan import tune as plan
-    from specplan.plan.source_text import read_numbers
+    from specplan.plan.source_text import read_numbers, read_whole
     from specplan.report import json_document, tune_report
     from specplan.report.plane_report import print_notes
 
-    lengths = [int(k) for k in read_numbers(compare, "--compare", 1, 10**6)]
+    lengths = [read_whole(k, "--compare") for text in compare for k in text.split(",")]
     console = Console()
     if not draft and not source:
         if target is not None:

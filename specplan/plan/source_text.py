@@ -3,12 +3,13 @@
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from specplan.errors import InputError
 from specplan.plan.measured import Alpha, MeasuredSource
 from specplan.plan.source import WEIGHTLESS, DraftSource, check_source
+from specplan.records.tally import Tally
 
 KEYS: Final[Mapping[str, str]] = {
     "alpha": "acceptance per position: .7, .6..0.8, .6..0.7..0.8, or per position .8/.7/.6",
@@ -107,9 +108,7 @@ def _fields(key: str, value: str, where: str) -> dict[str, Any]:
         case "cont":
             return {"continuation": read_number(value, where, 0.0, 1.0)}
         case "k" | "nodes":
-            if not value.isdecimal() or len(value) > 6 or int(value) < 1:
-                raise InputError(f"{where} {value!r} must be a whole number of at least 1")
-            return {"kappa" if key == "k" else key: int(value)}
+            return {"kappa" if key == "k" else key: read_whole(value, where)}
         case "hit" | "coverage":
             return {key: read_number(value, where, 0.0, 1.0)}
         case "emitted":
@@ -132,6 +131,18 @@ def read_number(text: str, where: str, low: float = -math.inf, high: float = mat
         bounds = f"be at least {low:g}" if high == math.inf else f"lie in [{low:g}, {high:g}]"
         raise InputError(f"{where} {text.strip()} must be finite and {bounds}")
     return number
+
+
+def read_whole(text: str, where: str) -> int:
+    """One whole number of at least 1.
+
+    >>> read_whole("3", "k")
+    3
+    """
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > 6 or int(digits) < 1:
+        raise InputError(f"{where} {digits!r} must be a whole number of at least 1")
+    return int(digits)
 
 
 def read_numbers(texts: Iterable[str], where: str, low: float = -math.inf, high: float = math.inf) -> list[float]:
@@ -223,11 +234,18 @@ def _measured(row: Mapping[str, Any], where: str) -> MeasuredSource:
             raise InputError(f"{where}: source {name!r}: {key} must be a number, got {value!r}")
         return float(value)
 
-    drafts, drafted = number("drafts"), number("drafted_tokens")
+    def count(key: str) -> int | None:
+        value = number(key)
+        return None if value is None else round(value)
+
+    drafts, drafted = count("drafts"), count("drafted_tokens")
     mean_length = number("mean_draft_len") or (drafted / drafts if drafts and drafted else None)
     fixed = number("num_speculative_tokens") or number("kappa")
+    counts: dict[str, Any] = dict.fromkeys(f.name for f in fields(Tally))  # what a document does not tell is unknown
+    counts |= {"steps": count("steps"), "drafts": drafts, "drafted_tokens": drafted}
     return MeasuredSource(
         source=name,
+        tally=Tally(**counts | {"verified_tokens": count("verified_tokens")}),
         tag=str(row.get("tag") or ""),
         alpha=Alpha(value=number("alpha"), low=number("alpha_low"), high=number("alpha_high"), basis="document"),
         coverage=number("coverage"),
@@ -259,10 +277,13 @@ def measured_source(row: MeasuredSource, *, kappa: int, costs: Mapping[str, floa
     if row.alpha.value is None and row.tokens_per_drafted_step is None:
         raise InputError(f"measured source {row.source!r}: neither alpha nor tokens per drafted step is known")
     known = row.alpha.low is not None and row.alpha.high is not None
+    nodes = _padded_nodes(row.tally)
+    length = kappa if row.draft_len is None else max(1, round(row.draft_len))
     return check_source(
         DraftSource(
             name=f"{name} ({row.tag})" if row.tag else name,
-            kappa=kappa if row.draft_len is None else max(1, round(row.draft_len)),
+            kappa=length if nodes is None else min(length, nodes - 1),
+            nodes=nodes,
             c=c,
             alpha=row.alpha.value,
             alpha_low=row.alpha.low if known else None,
@@ -273,3 +294,12 @@ def measured_source(row: MeasuredSource, *, kappa: int, costs: Mapping[str, floa
             c_origin="assumed" if c else "derived",
         )
     )
+
+
+def _padded_nodes(tally: Tally | None) -> int | None:
+    """Nodes of a tree that is verified whole in every step, where more was verified than drafted; else None."""
+    if tally is None or not tally.steps or tally.verified_tokens is None or tally.drafted_tokens is None:
+        return None
+    if tally.verified_tokens <= tally.drafted_tokens:
+        return None
+    return max(2, 1 + round(tally.verified_tokens / tally.steps))

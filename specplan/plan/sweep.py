@@ -113,6 +113,14 @@ def sweep(
     ------
     InputError
         For a source without acceptance, or one that cannot be moved along the axis.
+
+    Examples
+    --------
+    >>> dense = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
+    >>> sparse = DraftSource(name="ngram", kappa=3, c=0.0, alpha=0.8)
+    >>> found = sweep("coverage", [(dense, Setting()), (sparse, Setting())], xs=default_axis("coverage"))
+    >>> round(found.regions[0].high, 3)
+    0.356
     """
     if not sources:
         raise InputError(f"--kind {kind} needs sources: --draft with --alpha, --source or --points")

@@ -113,6 +113,17 @@ def test_measured_rows_are_found_wherever_a_document_keeps_them(document: object
     assert float(source_speedup(s)) == pytest.approx(1 + 0.4 * 1.5)
 
 
+def test_a_padded_tree_is_told_by_what_was_verified() -> None:
+    row = {"source": "sglang-ngram:budget=8", "alpha": 0.5, "coverage": 0.7, "tokens_per_drafted_step": 1.7}
+    counts = {"steps": 100, "drafts": 70, "drafted_tokens": 483, "verified_tokens": 700}
+    s = measured_source(measured_rows(row | counts, "doc")[0], kappa=3, costs={})
+    assert (s.nodes, s.kappa, s.positions) == (8, 7, 8)
+    # at a batch past the ridge its whole budget is paid in every step
+    assert float(source_speedup(s, verify=2.0)) == pytest.approx((1 + 0.7 * 0.7) / 2.0)
+    chain = measured_source(measured_rows(row | counts | {"verified_tokens": 483}, "doc")[0], kappa=3, costs={})
+    assert chain.nodes is None
+
+
 def test_a_measured_draft_model_needs_its_cost() -> None:
     (row,) = measured_rows({"source": "1b", "alpha": 0.7, "num_speculative_tokens": 5}, "doc")
     with pytest.raises(InputError, match=r"give --cost 1b=\.\.\."):
