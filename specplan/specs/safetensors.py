@@ -6,6 +6,7 @@ dtype and shape imply, overlaps, duplicate names. Nothing but this JSON is inter
 """
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -71,43 +72,50 @@ class StoredTensor:
     @property
     def size(self) -> int:
         """Stored numbers."""
-        n = 1
-        for side in self.shape:
-            n *= side
-        return n
+        return math.prod(self.shape)
 
 
-def _whole(value: Any, what: str, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TENSOR_BYTES:
-        raise InputError(
-            f"{where}: {what} must be a whole number from 0 to {MAX_TENSOR_BYTES}, got {str(value)[:40]!r}"
-        )
-    return value
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_TENSOR_BYTES
 
 
-def _tensor(name: str, entry: Any, where: str) -> tuple[StoredTensor, int, int]:
-    """Checked entry of a header, with its offsets."""
-    label = f"{where}: tensor {name[:80]!r}"
+def _problem(entry: Any) -> str:
+    """What is wrong with an entry that `_tensor` could not take."""
     if not isinstance(entry, dict):
-        raise InputError(f"{label}: expected dtype, shape and data_offsets, got {str(entry)[:40]!r}")
+        return f"expected dtype, shape and data_offsets, got {str(entry)[:40]!r}"
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    whole = f"must be a whole number from 0 to {MAX_TENSOR_BYTES}"
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise InputError(f"{label}: unknown dtype {str(dtype)[:40]!r}; one of {', '.join(DTYPE_BITS)}")
+        return f"unknown dtype {str(dtype)[:40]!r}; one of {', '.join(DTYPE_BITS)}"
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
-        raise InputError(f"{label}: shape must be a list of at most {MAX_DIMENSIONS} sizes, got {str(shape)[:40]!r}")
-    sides = tuple(_whole(side, "each side of the shape", label) for side in shape)
+        return f"shape must be a list of at most {MAX_DIMENSIONS} sizes, got {str(shape)[:40]!r}"
+    if (side := next((x for x in shape if not _is_whole(x)), None)) is not None or None in shape:
+        return f"each side of the shape {whole}, got {str(side)[:40]!r}"
     if not isinstance(offsets, list) or len(offsets) != 2:
-        raise InputError(f"{label}: data_offsets must be [begin, end], got {str(offsets)[:40]!r}")
-    begin, end = (_whole(offset, "each data offset", label) for offset in offsets)
-    bits = DTYPE_BITS[dtype]
-    for side in sides:
-        bits *= side
-        if bits > 8 * MAX_TENSOR_BYTES:
-            raise InputError(f"{label}: claims more than {MAX_TENSOR_BYTES >> 40} TiB")
-    n_bytes = -(-bits // 8)
+        return f"data_offsets must be [begin, end], got {str(offsets)[:40]!r}"
+    if not all(map(_is_whole, offsets)):
+        return f"each data offset {whole}, got {str(offsets)[:60]!r}"
+    bits = DTYPE_BITS[dtype] * math.prod(shape)
+    if bits > 8 * MAX_TENSOR_BYTES:
+        return f"claims more than {MAX_TENSOR_BYTES >> 40} TiB"
+    return f"{dtype} {shape} takes {-(-bits // 8)} bytes, but its offsets span {offsets[1] - offsets[0]}"
+
+
+def _tensor(name: str, entry: Any) -> tuple[StoredTensor, int, int] | None:
+    """Entry of a header with its offsets; None if anything about it is wrong."""
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        bits = DTYPE_BITS[dtype]
+    except (TypeError, KeyError, ValueError):
+        return None
+    if not (_is_whole(begin) and _is_whole(end) and type(shape) is list and len(shape) <= MAX_DIMENSIONS):
+        return None
+    if not all(map(_is_whole, shape)):
+        return None
+    n_bytes = -(-bits * math.prod(shape) // 8)
     if end - begin != n_bytes:
-        raise InputError(f"{label}: {dtype} {list(sides)} takes {n_bytes} bytes, but its offsets span {end - begin}")
-    return StoredTensor(name=name, dtype=dtype, shape=sides, n_bytes=n_bytes), begin, end
+        return None
+    return StoredTensor(name=name, dtype=dtype, shape=tuple(shape), n_bytes=n_bytes), begin, end
 
 
 def _check_layout(spans: list[tuple[int, int, str]], data_bytes: int, where: str) -> None:
@@ -166,7 +174,10 @@ def parse_header(raw: bytes, data_bytes: int, where: str) -> tuple[StoredTensor,
     found = []
     spans = []
     for name, entry in header.items():
-        tensor, begin, end = _tensor(name, entry, where)
+        checked = _tensor(name, entry)
+        if checked is None:
+            raise InputError(f"{where}: tensor {name[:80]!r}: {_problem(entry)}")
+        tensor, begin, end = checked
         found.append(tensor)
         spans.append((begin, end, name))
     _check_layout(spans, data_bytes, where)

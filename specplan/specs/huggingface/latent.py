@@ -43,16 +43,14 @@ def _assemble(
     extra: Callable[[bool], tuple[Weight, ...]] | None = None,
 ) -> tuple[Layer, ...]:
     width = f.count("intermediate_size") if not all(sparse) else 0
-    layers = []
-    for mixer, is_sparse in zip(mixers, sparse, strict=True):
-        layers.append(
-            Layer(
-                mixer=mixer,
-                feed_forward=routed if is_sparse else DenseMLP(width=width, bias=mlp_bias),
-                extra=extra(is_sparse) if extra is not None else (),
-            )
+    known: dict[tuple[LatentAttention, bool], Layer] = {}
+    for mixer, is_sparse in dict.fromkeys(zip(mixers, sparse, strict=True)):
+        known[mixer, is_sparse] = Layer(
+            mixer=mixer,
+            feed_forward=routed if is_sparse else DenseMLP(width=width, bias=mlp_bias),
+            extra=extra(is_sparse) if extra is not None else (),
         )
-    return tuple(layers)
+    return tuple(known[pair] for pair in zip(mixers, sparse, strict=True))
 
 
 def deepseek(

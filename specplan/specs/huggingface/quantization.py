@@ -458,22 +458,22 @@ def apply_quantization(model: Model, q: Quantization, f: Fields) -> Model:
         f.assume(f"{len(ignored.unread)} patterns of excluded modules are too involved to read and are passed over")
     components = ("attention", "recurrent", "mlp", "experts", "shared_experts")
     unquantized = {c for c in components if q.only and c not in q.only}
-    known: dict[tuple[Layer, frozenset[str]], Layer] = {}
+    # Equal layers are one object here, so that each is examined once and not hashed again and again.
+    distinct: dict[int, tuple[Layer, dict[str, tuple[str, ...]]]] = {}
+    known: dict[tuple[int, frozenset[str]], Layer] = {}
     layers = []
-    paths: dict[Layer, dict[str, tuple[str, ...]]] = {}
     for i, layer in enumerate(model.layers):
-        weights = paths.setdefault(layer, _module_paths(layer))
-        kept = frozenset(
-            key
-            for key, names in weights.items()
-            if key.partition(".")[0] not in unquantized and any(ignored.covers(i, name) for name in names)
-        )
-        if (layer, kept) not in known:
+        if id(layer) not in distinct:
+            paths = {k: v for k, v in _module_paths(layer).items() if k.partition(".")[0] not in unquantized}
+            distinct[id(layer)] = (layer, paths)
+        paths = distinct[id(layer)][1]
+        kept = frozenset(k for k, names in paths.items() if q.ignored and any(ignored.covers(i, n) for n in names))
+        if (id(layer), kept) not in known:
             formats = _kept_formats(layer, model.hidden_size, kept, model.weight_format)
-            known[layer, kept] = replace(layer, formats=(*layer.formats, *formats)) if formats else layer
-        layers.append(known[layer, kept])
+            known[id(layer), kept] = replace(layer, formats=(*layer.formats, *formats)) if formats else layer
+        layers.append(known[id(layer), kept])
     # A component that is plain in every layer is said once, for the model.
-    plain = [{name for name, fmt in layer.formats if fmt == model.weight_format} for layer in set(layers)]
+    plain = [{name for name, fmt in layer.formats if fmt == model.weight_format} for layer in known.values()]
     common = set.intersection(*plain) & set(components) if plain else set()
     layers = [replace(x, formats=tuple(e for e in x.formats if e[0] not in common)) if common else x for x in layers]
     return replace(
