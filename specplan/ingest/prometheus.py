@@ -218,8 +218,8 @@ def _vllm(series: _Series, origin: str) -> Observation:
     drafts = _required(series, f"{_VLLM}drafts_total", origin)
     drafted = _required(series, f"{_VLLM}draft_tokens_total", origin)
     accepted = _required(series, f"{_VLLM}accepted_tokens_total", origin)
-    at = _positions(series, f"{_VLLM}accepted_tokens_per_pos_total", drafts, accepted, origin)
     notes: list[str] = []
+    at = _positions(series, f"{_VLLM}accepted_tokens_per_pos_total", drafts, accepted, origin, notes)
     steps = series.count("vllm:inter_token_latency_seconds_count")
     kind, basis = "measured", "vllm:inter_token_latency_seconds_count"
     if steps is None:
@@ -304,7 +304,10 @@ def _steps_from_tokens(series: _Series, accepted: int) -> int | None:
     return tokens - prefills - accepted
 
 
-def _positions(series: _Series, name: str, drafts: int, accepted: int, origin: str) -> tuple[int, ...] | None:
+def _positions(
+    series: _Series, name: str, drafts: int, accepted: int, origin: str, notes: list[str]
+) -> tuple[int, ...] | None:
+    """Accepted drafts by position; None, with a note, where they do not belong to the totals beside them."""
     by_position = series.by_label(name, "position")
     if not by_position:
         return None
@@ -316,10 +319,11 @@ def _positions(series: _Series, name: str, drafts: int, accepted: int, origin: s
         raise InputError(f"{origin}: {name} lacks a position; found {sorted(places)}")
     at = tuple(places[i] for i in range(len(places)))
     if sum(at) != accepted or (at and at[0] > drafts):
-        raise InputError(
-            f"{origin}: {name} adds up to {sum(at)}, accepted tokens are {accepted}; "
-            "scraped while a step was counted, scrape again"
+        notes.append(
+            f"{name} adds up to {sum(at)}, accepted tokens are {accepted}: scraped while a step was counted; "
+            "rates by position are left out"
         )
+        return None
     return at
 
 

@@ -6,17 +6,15 @@ compiled replay of a source.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 
 from specplan.errors import InputError
+from specplan.propose.build import NO_LIMIT, proposer_of
 from specplan.propose.protocol import EMPTY, Draft, Proposer
 from specplan.propose.spelling import NgramSource, SglangNgramSource, SuffixSource, TokenSource
 from specplan.propose.steps import Steps
 from specplan.replay.requests import RecordedRequest, TokenArray
-
-NO_LIMIT: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -201,25 +199,6 @@ class _Served:
     def steps(self) -> Steps:
         table = np.array(self._rows, np.int32).reshape(-1, 6)
         return Steps.from_rows(table[np.argsort(table[:, 0], kind="stable")])
-
-
-def proposer_of(source: TokenSource) -> tuple[Proposer, int, int]:
-    """A fresh proposer of a source, the tokens to ask for, and the model length that caps drafts."""
-    match source:
-        case NgramSource():
-            from specplan.propose.ngram import NgramProposer
-
-            return NgramProposer(source.engine_rule()), source.k, source.len or NO_LIMIT
-        case SuffixSource():
-            from specplan.propose.suffix import SuffixCache, SuffixProposer
-
-            cache = SuffixCache(source.depth, source.cached)
-            proposer = SuffixProposer(cache, max_spec_factor=source.factor, min_token_prob=source.min_prob)
-            return proposer, source.tokens, source.len or NO_LIMIT
-        case SglangNgramSource():
-            from specplan.propose.sglang_ngram import SglangNgram
-
-            return SglangNgram(source.engine_rule()), source.budget - 1, NO_LIMIT
 
 
 def steps_of(source: TokenSource, requests: Sequence[RecordedRequest], *, concurrency: int = 1) -> Steps:

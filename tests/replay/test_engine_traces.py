@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from specplan.plan.measured import summarise
+from specplan.propose.build import proposer_of
 from specplan.propose.protocol import Draft
 from specplan.propose.spelling import parse_source
 from specplan.replay.read import TraceReader
 from specplan.replay.run import ReplayPlan, run
-from specplan.replay.serve import Slots, drive, proposer_of, steps_of
+from specplan.replay.serve import Slots, drive, steps_of
 from specplan.replay.shapes import Fields
 
 TRACES = Path(__file__).parents[1] / "data" / "vllm_cpu_traces"
