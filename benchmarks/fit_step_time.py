@@ -44,7 +44,7 @@ FITTED = (
     Constant("h100-sxm", "host_s", 0.5e-3, 2e-3),
     Constant("a100-sxm-80gb", "bandwidth_fraction", 0.6, 0.95),
     Constant("a100-sxm-80gb", "kv_bandwidth_fraction", 0.7, 1),
-    Constant("a100-sxm-80gb", "matmul_fraction", 0.3, 0.8),
+    Constant("a100-sxm-80gb", "matmul_fraction", 0.55, 0.65),
     Constant("a100-sxm-80gb", "launch_s", 5e-6, 100e-6),
     Constant("a100-sxm-80gb", "collective_latency_s", 1e-6, 30e-6),
     Constant("a100-sxm-80gb", "ring_latency_s", 3e-6, 90e-6),

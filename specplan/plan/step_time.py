@@ -285,7 +285,7 @@ def host_time(on: Machine, batch: npt.ArrayLike, *, drafted: bool = False) -> Fl
 
     >>> from specplan.specs.hardware import load_accelerator
     >>> round(float(host_time(machine(load_accelerator("h100-sxm")), 64)) * 1e3, 3)
-    2.282
+    2.66
     """
     b = np.asarray(batch, np.float64)
     if on.layer != "modelled":

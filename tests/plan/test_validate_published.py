@@ -1,6 +1,6 @@
 """Published tables: what was fitted and what is only tested, and the limits within which predictions must lie."""
 
-from collections import Counter
+import re
 
 import pytest
 
@@ -71,14 +71,15 @@ def test_the_closed_form_gives_leviathans_expected_speedups_and_misses_their_mea
     assert max(abs(e) for e in untouched("leviathan", "closed form and measured")) > 0.25
 
 
-def test_tests_and_fits_do_not_share_a_row():
+def test_no_published_figure_is_both_fitted_and_tested():
+    # The same figure may be printed by two sources, or for two batches; it must not be fitted here and tested there.
+    uses: dict[tuple[str, float], set[str]] = {}
     for report in REPORTS.values():
-        seen = Counter((c.label, c.quantity, c.published) for c in report.comparisons)
-        uses = {(c.label, c.quantity, c.published): set() for c in report.comparisons}
         for c in report.comparisons:
-            uses[c.label, c.quantity, c.published].add(c.use)
-        assert all(len(u) == 1 for u in uses.values()), [k for k, u in uses.items() if len(u) > 1]
-        assert seen
+            if c.unit == "s":
+                uses.setdefault((re.sub(r" [BT] \d+", "", c.label), c.published), set()).add(c.use)
+    assert len(uses) > 150
+    assert not [key for key, found in uses.items() if len(found) > 1]
 
 
 def test_summaries_are_the_medians_of_their_rows():
