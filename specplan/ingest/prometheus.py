@@ -308,9 +308,9 @@ def _positions(
     series: _Series, name: str, drafts: int, accepted: int, origin: str, notes: list[str]
 ) -> tuple[int, ...] | None:
     """Accepted drafts by position; None, with a note, where they do not belong to the totals beside them."""
-    by_position = series.by_label(name, "position")
-    if not by_position:
+    if series.total(name) is None:
         return None
+    by_position = series.by_label(name, "position")
     try:
         places = {int(place): int(value) for place, value in by_position.items()}
     except ValueError:
