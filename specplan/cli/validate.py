@@ -16,7 +16,7 @@ def validate(
     from specplan.specs.hardware import load_accelerator
 
     if table == "startup":
-        _startup(rows=rows, json=json)
+        _startup(json=json)
         return
     reports = plan(load_accelerator, (table,) if table else None)
     from specplan.report import validate_table
@@ -33,10 +33,10 @@ def validate(
         raise typer.Exit(1)
 
 
-def _startup(*, rows: bool, json: bool) -> None:
+def _startup(*, json: bool) -> None:
     """Recorded start-ups of engines against predicted pools."""
     from specplan.plan.validate_startup import startup_table, summarise
-    from specplan.report import validate_table
+    from specplan.report import startup_table as report
     from specplan.specs.hardware import load_accelerator
     from specplan.specs.huggingface.config import import_config
 
@@ -44,8 +44,8 @@ def _startup(*, rows: bool, json: bool) -> None:
     if json:
         from specplan.report import json_document
 
-        typer.echo(json_document.render(validate_table.startup_document(found, summarise(found))))
+        typer.echo(json_document.render(report.startup_document(found, summarise(found))))
         return
     from rich.console import Console
 
-    validate_table.print_startup(found, summarise(found), Console(), rows_shown=rows)
+    report.print_startup(found, summarise(found), Console())

@@ -7,7 +7,6 @@ from typing import Any, Final
 from rich.console import Console
 
 from specplan.plan.validate import Comparison, TableReport
-from specplan.plan.validate_startup import CheckSummary, StartupRow
 from specplan.report.grid import grid
 
 _LEFT: Final = ("quantity", "rows", "row")
@@ -79,35 +78,3 @@ def print_validate(reports: Sequence[TableReport], console: Console, *, rows: bo
     for r in reports:
         for text in (*([r.note] if r.note else []), *(r.notes if rows else ())):
             console.print(f"{r.name}: {text}", style="dim", highlight=False, markup=False)
-
-
-def startup_document(rows: Sequence[StartupRow], summaries: Sequence[CheckSummary]) -> dict[str, Any]:
-    """The document that ``specplan validate startup --json`` prints."""
-    return {
-        "command": "validate",
-        "inputs": {"tables": ["startup"]},
-        "summaries": [asdict(s) for s in summaries],
-        "rows": [asdict(r) for r in rows],
-        "provenance": {"printed": "measured", "predicted": "derived"},
-        "assumptions": [],
-        "not_modeled": [],
-    }
-
-
-def print_startup(
-    rows: Sequence[StartupRow], summaries: Sequence[CheckSummary], console: Console, *, rows_shown: bool
-) -> None:
-    """Print errors per check of recorded start-ups; with `rows_shown` every row before them."""
-    if rows_shown:
-        table = grid("row", "quantity", "predicted", "published", "error", left=_LEFT, wrap=("row",))
-        for r in rows:
-            figures = ("" if x is None else f"{x:,.0f}" if x > 100 else f"{x:.3f}" for x in (r.predicted, r.printed))
-            error = r.note if r.error is None else f"{r.error:+.2%}"
-            table.add_row(f"{r.id} {r.model}", f"{r.set_name}: {r.check}", *figures, error)
-        console.print(table)
-    table = grid("quantity", "count", "median", "90th", "largest", "row", left=_LEFT)
-    for s in summaries:
-        cells = (f"{s.median:.2%}", f"{s.p90:.2%}", f"{s.largest:.2%}")
-        table.add_row(f"{s.set_name}: {s.check}", str(s.rows), *cells, s.worst)
-    console.print("errors of predicted (derived) against printed figures (measured)", highlight=False)
-    console.print(table)
