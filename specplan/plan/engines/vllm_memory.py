@@ -129,7 +129,9 @@ def activation_peak(model: Model, run: RunShape, version: str, stage: int = 0) -
     b = model.weight_format.bytes
     hidden = run.max_num_batched_tokens * model.hidden_size * b
     received = 2 * hidden if run.pp > 1 else 0.0
-    forward = max((_widest(layer, run) for layer in set(model.layers)), default=0.0) * b + fit.forward_hidden * hidden
+    forward = (
+        max((_widest(layer, model, run) for layer in set(model.layers)), default=0.0) + fit.forward_hidden * hidden
+    )
     peak = forward
     workspaces = max((_workspaces(layer, model, run) for layer in set(model.layers)), default=0.0) * b
     if stage == run.pp - 1:
@@ -145,15 +147,18 @@ def activation_peak(model: Model, run: RunShape, version: str, stage: int = 0) -
     return Estimate(low=low * best, best=best, high=high * best, source=_source("activation peak", fit))
 
 
-def _widest(layer: Layer, run: RunShape) -> float:
-    """Numbers of a dense feed-forward's gate, up and product for all tokens."""
+def _widest(layer: Layer, model: Model, run: RunShape) -> float:
+    """Bytes of a dense feed-forward's gate, up and product for all tokens, and of an 8-bit copy beside 8-bit weights."""
     match layer.feed_forward:
         case DenseMLP() as mlp:
-            return run.max_num_batched_tokens * (3 if mlp.gated else 2) * mlp.width / run.tp
+            width, parts = mlp.width, 3 if mlp.gated else 2
         case Experts() as experts:
-            return run.max_num_batched_tokens * 3 * experts.shared_width / run.tp
+            width, parts = experts.shared_width, 3
         case None:
             return 0.0
+    quantized = model.quantization is not None and model.quantization.payload_bits == 8
+    per_number = parts * model.weight_format.bytes + (1 if quantized else 0)
+    return run.max_num_batched_tokens * width / run.tp * per_number
 
 
 def _workspaces(layer: Layer, model: Model, run: RunShape) -> float:
