@@ -148,7 +148,7 @@ def activation_peak(model: Model, run: RunShape, version: str, stage: int = 0) -
 
 
 def _widest(layer: Layer, model: Model, run: RunShape) -> float:
-    """Bytes of a dense feed-forward's gate, up and product for all tokens, and of an 8-bit copy beside 8-bit weights."""
+    """Bytes of a dense feed-forward's gate, up and product for all tokens; beside 8-bit weights also an 8-bit copy."""
     match layer.feed_forward:
         case DenseMLP() as mlp:
             width, parts = mlp.width, 3 if mlp.gated else 2
