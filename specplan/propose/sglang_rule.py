@@ -69,8 +69,11 @@ class SglangRule:
         for name, low in (("draft_token_num", 1), ("max_trie_depth", 2), ("min_bfs_breadth", 1)):
             if getattr(self, name) < low:
                 raise InputError(f"{name} {getattr(self, name)}: expected at least {low}")
-        if self.max_bfs_breadth < self.min_bfs_breadth:
-            raise InputError(f"max_bfs_breadth {self.max_bfs_breadth}: expected at least min_bfs_breadth")
+        if not self.min_bfs_breadth <= self.max_bfs_breadth < 2**16:
+            raise InputError(
+                f"max_bfs_breadth {self.max_bfs_breadth}: expected {self.min_bfs_breadth} (min_bfs_breadth) "
+                f"to {2**16 - 1}"
+            )
         if not self.max_trie_depth < self.capacity < 2**31:
             raise InputError(
                 f"capacity {self.capacity}: expected at least max_trie_depth + 1 = {self.max_trie_depth + 1} nodes, so "

@@ -62,7 +62,6 @@ MAX_BREADTH: Final = 3
 BY_COUNT: Final = 4  # 1: PROB, 0: BFS
 CORPUS_BUDGET: Final = 5
 AS_ENGINE: Final = 6  # 1: with the engine's quirks
-PARAM_FIELDS: Final = 7
 
 # request state: EPOCH TOTAL LENGTHS CLOCK, then DEPTH anchors, then their versions
 S_EPOCH: Final = 0
