@@ -31,7 +31,7 @@ def jit_leaf(function: _F) -> _F:
     """`jit` for a function that allocates no array: arrays are passed without counting references.
 
     Counting them is atomic and costs more than a walk over a few tree nodes. The caller, compiled or not, holds the
-    references.
+    references; so a leaf neither returns an array nor calls a counting function that does.
 
     Raises
     ------

@@ -28,7 +28,7 @@ _OWN_FULL: Final = 1
 _INVALID: Final = 3
 _STATE_BYTES: Final = 8 * 4
 _EDGE_BYTES: Final = 6 * 4
-_HEAD_BYTES: Final = 9 * 8
+_HEAD_BYTES: Final = 8 * 8
 
 
 def _vector(tokens: Tokens) -> TokenArray:
@@ -456,16 +456,11 @@ class SuffixCache:
                 self._buffers(width)
         if active.seen is not self._shared.arrays:
             active.bind(self._shared.arrays)
-        n, match_len, score = (self._tree if use_tree_spec else self._chain)(
-            *active.bound,
-            pattern,
-            max_spec_tokens,
-            max_spec_factor,
-            max_spec_offset,
-            min_token_prob,
-            self._out,
-            self._probs,
-        )
+        options = (pattern, max_spec_tokens, max_spec_factor, max_spec_offset, min_token_prob, self._out, self._probs)
+        if use_tree_spec:
+            n, match_len, score = self._tree(active.bound, *options)
+        else:
+            n, match_len, score = self._chain(*active.bound, *options)
         if n == 0:
             nothing: Draft = self._nothing[match_len]
             return nothing

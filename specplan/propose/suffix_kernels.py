@@ -55,8 +55,8 @@ LISTED = 1 << 16  # one listed child, in LEN
 LEN_MASK = LISTED - 1
 NARROW = 8
 
-DEPTH, STATES, FREE_STATE, FREE_STATES, EDGES, FREE_EDGE, FREE_EDGES, KEYED, VERSION = range(9)
-HEAD_WIDTH = 9
+DEPTH, STATES, FREE_STATE, FREE_STATES, EDGES, FREE_EDGE, FREE_EDGES, KEYED = range(8)
+HEAD_WIDTH = 8
 
 RESERVED = -(2**31) + 1  # this id and the one below are no tokens
 
@@ -421,12 +421,10 @@ def clear(t: Tree, depth: Int) -> None:
     """Make the tree empty: only the root, the empty string."""
     t.by_token[:] = 0
     t.by_times[:] = 0
-    version = t.head[VERSION]
     t.head[:] = 0
     t.head[DEPTH] = depth
     t.head[FREE_STATE] = -1
     t.head[FREE_EDGE] = -1
-    t.head[VERSION] = version + 1
     _new_state(t, 0, -1, 0)
 
 
@@ -502,7 +500,6 @@ def append(t: Tree, last: Int, size: Int, x: Int) -> Int:
             keys += n + 1
     if not has_room(t, 2, edges, keys):
         return np.int64(NONE)
-    t.head[VERSION] += 1
     if split:
         q = _split(t, v, x, q, length)
     new = q
@@ -566,7 +563,6 @@ def extend(t: Tree, cursor: Longs, tokens: Ints) -> Int:
 @jit_leaf
 def remove(t: Tree, tokens: Ints) -> None:
     """Take all occurrences of one text out of the tree, from its first token on."""
-    t.head[VERSION] += 1
     depth = t.head[DEPTH]
     states = t.states
     at = np.int64(0)
@@ -930,59 +926,58 @@ def empty_tree(depth: Int, states: Int, edges: Int, keys: Int) -> Tree:
     return t
 
 
+class Asked(NamedTuple):
+    """Where a request stands: its own tree and the shared one, each with its `match_text` place, and its context.
+
+    ``text[:length]`` is the request's text, of which each tree holds the last `own_size` or `shared_size` tokens.
+    """
+
+    own: Tree
+    own_last: Int
+    own_size: Int
+    shared: Tree
+    shared_last: Int
+    shared_size: Int
+    text: Ints
+    length: Int
+    context: Ints
+
+
+class Options(NamedTuple):
+    """Most tokens of a draft, tokens allowed per matched one and beyond, least probability; the reals in float32."""
+
+    limit: Int
+    factor: Float
+    offset: Float
+    min_prob: Float
+
+
 @jit_leaf
-def _chain(
-    own: Tree,
-    own_last: Int,
-    own_size: Int,
-    shared: Tree,
-    shared_last: Int,
-    shared_size: Int,
-    text: Ints,
-    length: Int,
-    context: Ints,
-    limit: Int,
-    factor: Float,
-    offset: Float,
-    min_prob: Float,
-    tokens: Ints,
-    probs: Floats,
-) -> tuple[Int, Int, Float]:
-    """Tokens, match length and score of the better chain of two trees, the first one's of equals; see `match_text`."""
-    cap = min(context.size, own.head[DEPTH]) - 1
-    v, m = match_text(own, own_last, own_size, text, length, context, cap)
-    v, m, n, score = best_path(own, v, m, limit, factor, offset, min_prob)
-    w, m2 = match_text(shared, shared_last, shared_size, text, length, context, cap)
-    w, m2, n2, score2 = best_path(shared, w, m2, limit, factor, offset, min_prob)
+def _matches(a: Asked) -> tuple[Int, Int, Int, Int]:
+    """State and length of the longest match in the own tree and in the shared one."""
+    cap = min(a.context.size, a.own.head[DEPTH]) - 1
+    v, m = match_text(a.own, a.own_last, a.own_size, a.text, a.length, a.context, cap)
+    w, n = match_text(a.shared, a.shared_last, a.shared_size, a.text, a.length, a.context, cap)
+    return v, m, w, n
+
+
+@jit_leaf
+def _chain(a: Asked, o: Options, tokens: Ints, probs: Floats) -> tuple[Int, Int, Float]:
+    """Tokens, match length and score of the better chain of the two trees, the own one of equals."""
+    v, m, w, m2 = _matches(a)
+    v, m, n, score = best_path(a.own, v, m, o.limit, o.factor, o.offset, o.min_prob)
+    w, m2, n2, score2 = best_path(a.shared, w, m2, o.limit, o.factor, o.offset, o.min_prob)
     if score2 > score:
-        return write_path(shared, w, n2, min_prob, tokens, probs), m2, score2
-    return write_path(own, v, n, min_prob, tokens, probs), m, score
+        return write_path(a.shared, w, n2, o.min_prob, tokens, probs), m2, score2
+    return write_path(a.own, v, n, o.min_prob, tokens, probs), m, score
 
 
 @jit
-def _tree(
-    own: Tree,
-    own_last: Int,
-    own_size: Int,
-    shared: Tree,
-    shared_last: Int,
-    shared_size: Int,
-    text: Ints,
-    length: Int,
-    context: Ints,
-    limit: Int,
-    factor: Float,
-    offset: Float,
-    min_prob: Float,
-    out: Ints,
-    probs: Floats,
-) -> tuple[Int, Int, Float]:
+def _tree(a: Asked, o: Options, out: Ints, probs: Floats) -> tuple[Int, Int, Float]:
     """`_chain` for trees: tokens in ``out[0]``, parents in ``out[2]``, probabilities in ``probs[0]``."""
-    cap = min(context.size, own.head[DEPTH]) - 1
-    v, m = match_text(own, own_last, own_size, text, length, context, cap)
-    m, n, score = best_tree(own, v, m, limit, factor, offset, min_prob, out[:2], out[2:4], probs[:2])
-    v, m2 = match_text(shared, shared_last, shared_size, text, length, context, cap)
-    m2, n2, score2 = best_tree(shared, v, m2, limit, factor, offset, min_prob, out[4:6], out[6:8], probs[2:4])
+    v, m, w, m2 = _matches(a)
+    m, n, score = best_tree(a.own, v, m, o.limit, o.factor, o.offset, o.min_prob, out[:2], out[2:4], probs[:2])
+    m2, n2, score2 = best_tree(a.shared, w, m2, o.limit, o.factor, o.offset, o.min_prob, out[4:6], out[6:8], probs[2:])
     if score2 > score:
         out[0, :n2] = out[4, :n2]
         out[2, :n2] = out[6, :n2]
@@ -1041,6 +1036,11 @@ def feed(
 
 
 @jit_leaf
+def _options(limit: Int, factor: Float, offset: Float, min_prob: Float) -> Options:
+    return Options(limit, np.float32(factor), np.float32(offset), np.float32(min_prob))
+
+
+@jit_leaf
 def speculate_chain(
     a0: Ints,
     a1: Ints,
@@ -1064,44 +1064,18 @@ def speculate_chain(
 ) -> tuple[Int, Int, Float]:
     """Best chain for `context` of the request's own tree and the shared one: tokens, match length, score.
 
-    The own tree wins ties. Tokens are left in ``out[0]`` and probabilities in ``probs[0]``.
+    The own tree wins ties. Tokens are left in ``out[0]`` and probabilities in ``probs[0]``. Arrays come one by one:
+    calls from Python are quicker so than with tuples.
     """
     own, shared = Tree(a0, a1, a2, a3, a4), Tree(b0, b1, b2, b3, b4)
-    factor, offset, min_prob = np.float32(factor), np.float32(offset), np.float32(min_prob)
-    size, length = cursor[SHARED_SIZE], cursor[OWN_SIZE]
-    return _chain(
-        own,
-        cursor[OWN_LAST],
-        length,
-        shared,
-        cursor[SHARED_LAST],
-        size,
-        text,
-        length,
-        context,
-        limit,
-        factor,
-        offset,
-        min_prob,
-        out[0],
-        probs[0],
-    )
+    size, place, shared_size = cursor[OWN_SIZE], cursor[SHARED_LAST], cursor[SHARED_SIZE]
+    asked = Asked(own, cursor[OWN_LAST], size, shared, place, shared_size, text, size, context)
+    return _chain(asked, _options(limit, factor, offset, min_prob), out[0], probs[0])
 
 
 @jit
 def speculate_tree(
-    a0: Ints,
-    a1: Ints,
-    a2: Ints,
-    a3: Ints,
-    a4: Longs,
-    b0: Ints,
-    b1: Ints,
-    b2: Ints,
-    b3: Ints,
-    b4: Longs,
-    cursor: Longs,
-    text: Ints,
+    bound: tuple[Any, ...],
     context: Ints,
     limit: Int,
     factor: Float,
@@ -1110,27 +1084,13 @@ def speculate_tree(
     out: Ints,
     probs: Floats,
 ) -> tuple[Int, Int, Float]:
-    """`speculate_chain` for trees; parents are left in ``out[2]``."""
-    own, shared = Tree(a0, a1, a2, a3, a4), Tree(b0, b1, b2, b3, b4)
-    factor, offset, min_prob = np.float32(factor), np.float32(offset), np.float32(min_prob)
-    size, length = cursor[SHARED_SIZE], cursor[OWN_SIZE]
-    return _tree(
-        own,
-        cursor[OWN_LAST],
-        length,
-        shared,
-        cursor[SHARED_LAST],
-        size,
-        text,
-        length,
-        context,
-        limit,
-        factor,
-        offset,
-        min_prob,
-        out,
-        probs,
-    )
+    """`speculate_chain` for trees, its first twelve arguments in `bound`; parents are left in ``out[2]``."""
+    own = Tree(bound[0], bound[1], bound[2], bound[3], bound[4])
+    shared = Tree(bound[5], bound[6], bound[7], bound[8], bound[9])
+    cursor, text = bound[10], bound[11]
+    size, place, shared_size = cursor[OWN_SIZE], cursor[SHARED_LAST], cursor[SHARED_SIZE]
+    asked = Asked(own, cursor[OWN_LAST], size, shared, place, shared_size, text, size, context)
+    return _tree(asked, _options(limit, factor, offset, min_prob), out, probs)
 
 
 # --------------------------------------------------------------------------------------------------------------- replay
@@ -1302,7 +1262,7 @@ def replay(
             length = now - base
             drafted[s] = matched[s] = 0
             if length < max_model_len:
-                drafted[s], matched[s], _ = _chain(
+                asked = Asked(
                     _in_slot(pool, s),
                     own_last[s],
                     length,
@@ -1312,11 +1272,7 @@ def replay(
                     stream,
                     now,
                     stream[max(base, now - depth) : now],
-                    min(k, max_model_len - length - 1),
-                    factor,
-                    offset,
-                    min_prob,
-                    tokens[s],
-                    probs,
                 )
+                limit = min(k, max_model_len - length - 1)
+                drafted[s], matched[s], _ = _chain(asked, Options(limit, factor, offset, min_prob), tokens[s], probs)
     return row
