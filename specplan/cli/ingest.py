@@ -50,6 +50,8 @@ def ingest(
         )
     elif draft is not None or c is not None:
         raise InputError("--draft and --c price a draft beside a target; give --target too")
+    if before is not None and len(origins) > 1:
+        raise InputError("--before is an earlier scrape of one address or file; give one of them")
     observed = [
         o for origin in origins for o in read_origin(origin, before=before, interval_s=interval, timeout_s=timeout)
     ]

@@ -107,7 +107,8 @@ def replay(
         from specplan.report.json_document import render
         from specplan.report.replay_report import replay_document
 
-        typer.echo(render(replay_document(plan.inputs(), sources, facts)))
+        inputs = plan.inputs() | {"target": target, "gpu": None if target is None else gpu, "batch": batch, "tp": tp}
+        typer.echo(render(replay_document(inputs, sources, facts)))
     else:
         from specplan.report.measured_table import wide_console
         from specplan.report.replay_report import print_replay

@@ -18,6 +18,7 @@ from specplan.records.files import SCHEMA
 from specplan.records.lines import DECODE_ERRORS, BrokenLog, open_binary, peek, read_lines
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20
+_LOG_MARKS: Final = ("SpecDecoding metrics:", "Decode batch", "draft acceptance", "#gen drafts")
 _ENGINE_PREFIXES: Final = ("vllm:", "sglang:", "llamacpp:")
 
 
@@ -111,8 +112,8 @@ def _kind(path: Path) -> str:
     text = head.decode("utf-8", "replace").lstrip()
     if not text:
         raise InputError(f"{path} is empty")
-    if text[0] == "{":
-        return "json"
+    if text[0] == "{":  # a log may be of JSON lines as well; its messages stand in them as they are
+        return "log" if any(mark in text for mark in _LOG_MARKS) else "json"
     if text[0] == "[" and _first_json_char(text[1:]) in "{]":
         return "json"
     lines = text.splitlines()

@@ -9,7 +9,7 @@ import glob
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -56,6 +56,10 @@ class TraceReader:
     encoder: Encoder | None = None
     broken: BrokenLog = field(default_factory=BrokenLog)
     max_line_bytes: int = MAX_LINE_BYTES
+
+    def inputs(self) -> dict[str, Any]:
+        """What the requests depend on besides the files."""
+        return {"fields": asdict(self.fields), "encoder": None if self.encoder is None else str(self.encoder)}
 
     def read(self, paths: Iterable[Path]) -> Iterator[RecordedRequest]:
         """Requests of the files, one at a time.

@@ -179,11 +179,12 @@ def run(
     shared = tuple(s for s in plan.sources if s.shares_store)
     results = {s: SourceResult(source=s, series=Series(size=plan.window)) for s in plan.sources}
     with ExitStack() as stack:
-        saved = stack.enter_context(Checkpoint(checkpoint, plan.inputs(), plan.paths))
+        inputs = plan.inputs() | reader.inputs()
+        saved = stack.enter_context(Checkpoint(checkpoint, inputs, plan.paths))
         rows = stack.enter_context(RequestRows(per_request))
         steps = None
         if records is not None:
-            steps = stack.enter_context(StepWriter(records, plan.inputs(), resume=checkpoint is not None))
+            steps = stack.enter_context(StepWriter(records, inputs, resume=checkpoint is not None))
         task = BatchTask(reader=reader, sources=alone, keep_requests=bool(shared), want_records=steps is not None)
         arrived: list[RecordedRequest] = []
         names: list[str] = []
@@ -203,6 +204,8 @@ def run(
         if n_requests == 0:
             first = f"; the first problem: {reader.broken.first[0]}" if reader.broken.first else ""
             raise InputError(f"no request in {', '.join(map(str, plan.paths[:3]))} could be used{first}")
+        if plan.order == "recorded" and reader.broken.count:
+            raise InputError(f"--order recorded needs every request of the trace; {reader.broken.first[0]}")
         for source, members, counted in _replica_results(plan, shared, arrived, names, work, saved, steps is not None):
             results[source].add(counted)
             rows.write(source, [arrived[i].id for i in members], [arrived[i].tag for i in members], counted.counts)

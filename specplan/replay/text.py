@@ -51,6 +51,9 @@ class TextEncoder:
         self._template_text = self._find_template(template)
         self._template: Any = None
 
+    def __str__(self) -> str:
+        return str(self._path) if self._given is None else f"{self._path} with {self._given}"
+
     def __reduce__(self) -> tuple[Any, tuple[Path, Path | None]]:
         """Another process opens the files itself, once, instead of being sent the tokenizer with every batch."""
         return _opened, (self._path, self._given)

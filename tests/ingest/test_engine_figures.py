@@ -194,6 +194,15 @@ def test_step_records_are_read_back(tmp_path: Path) -> None:
     assert seen == {s: Tally.of_steps(r for r in rows if r.source == s) for s in ("ngram", "suffix")}
 
 
+def test_a_log_of_json_lines_is_a_log(tmp_path: Path) -> None:
+    line = next(x for x in (DATA / "vllm_cpu_startup.log").read_text().splitlines() if "SpecDecoding metrics" in x)
+    path = tmp_path / "server.jsonl"
+    path.write_text(json.dumps({"level": "INFO", "message": line}) + "\n")
+    (seen,) = read_origin(str(path))
+    assert seen.tally is not None
+    assert seen.tally.accepted_at == (5, 4, 4)
+
+
 def test_a_cut_log_keeps_its_lines_and_says_so(tmp_path: Path) -> None:
     text = (DATA / "vllm_cpu_startup.log").read_text() * 50
     path = tmp_path / "server.log.gz"

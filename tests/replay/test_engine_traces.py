@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specplan.errors import InputError
 from specplan.plan.measured import summarise
 from specplan.propose.build import proposer_of
 from specplan.propose.protocol import Draft
@@ -119,6 +120,16 @@ def test_recorded_order_gives_the_engines_numbers() -> None:
     plan = ReplayPlan(paths=(path,), sources=(parse_source(SUFFIX),), order="recorded")
     total = run(plan, TraceReader(fields=Fields(response="emitted_token_ids"))).sources[0].total
     assert (total.drafts, total.drafted_tokens, total.accepted_tokens) == (1233, 3103, 1611)
+
+
+def test_a_recorded_order_needs_every_request(tmp_path: Path) -> None:
+    document = engine("suffix32_b8_t0")
+    document["requests"][3].pop("output_token_ids")
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document))
+    plan = ReplayPlan(paths=(path,), sources=(parse_source(SUFFIX),), order="recorded")
+    with pytest.raises(InputError, match="needs every request"):
+        run(plan, TraceReader())
 
 
 def test_the_engines_own_means_come_out() -> None:

@@ -16,6 +16,7 @@ from specplan.replay.read import TraceReader
 from specplan.replay.run import ReplayPlan, ReplayResult, run
 from specplan.replay.runners import Here, Processes, runner_of
 from specplan.replay.serve import steps_of
+from specplan.replay.shapes import Fields
 from specplan.replay.shards import BATCH_BYTES, batches
 from specplan.replay.summary import best_of, replayed
 
@@ -156,6 +157,9 @@ def test_a_checkpoint_of_another_replay_is_refused(trace: tuple[Path, ...], tmp_
     run(ReplayPlan(paths=trace, sources=SOURCES[:1]), TraceReader(), checkpoint=tmp_path / "c")
     with pytest.raises(InputError, match="another replay"):
         run(ReplayPlan(paths=trace, sources=SOURCES[:2]), TraceReader(), checkpoint=tmp_path / "c")
+    reader = TraceReader(fields=Fields(response="output_token_ids"))
+    with pytest.raises(InputError, match="another replay"):
+        run(ReplayPlan(paths=trace, sources=SOURCES[:1]), reader, checkpoint=tmp_path / "c")
     trace[0].write_text(trace[0].read_text() + "\n")
     with pytest.raises(InputError, match="another replay"):
         run(ReplayPlan(paths=trace, sources=SOURCES[:1]), TraceReader(), checkpoint=tmp_path / "c")
