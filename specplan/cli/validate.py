@@ -38,9 +38,9 @@ def _startup(*, json: bool) -> None:
     from specplan.plan.validate_startup import startup_table, summarise
     from specplan.report import startup_table as report
     from specplan.specs.hardware import load_accelerator
-    from specplan.specs.huggingface.config import import_config
+    from specplan.specs.huggingface.vision import import_served
 
-    found = startup_table(lambda config, name: import_config(config, name).model, load_accelerator)
+    found = startup_table(import_served, load_accelerator)
     if json:
         from specplan.report import json_document
 

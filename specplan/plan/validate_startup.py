@@ -100,7 +100,7 @@ def startup_table(read_model: ReadModel, load_card: LoadCard) -> tuple[StartupRo
     Parameters
     ----------
     read_model : callable
-        (Hugging Face config, name) -> model.
+        (Hugging Face config, name) -> model, a vision tower included.
     load_card : callable
         Name -> hardware profile.
 
@@ -172,19 +172,10 @@ class _Models:
         return self.known[key]
 
     def _completed(self, model: Model, config: Mapping[str, Any]) -> Model:
-        """What a decoder's config does not say: storage, a tower beside it, a draft's missing ends."""
+        """What a config does not say: storage that a log names, a draft's missing ends."""
         storage = config.get("_storage")
         if storage is not None:
             model = stored_as(model, storage["quantization"], storage["unquantized"])
-        if "_vision_params" in config:
-            tower = Weight(
-                component="vision",
-                name="tower",
-                size=config["_vision_params"],
-                shard=Shard.SPLIT if config.get("_vision_split") else Shard.REPLICATE,
-                quantizable=False,
-            )
-            model = replace(model, extra=(*model.extra, tower))
         own = config.get("_draft")
         if own is None:
             return model

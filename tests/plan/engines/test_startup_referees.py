@@ -6,12 +6,12 @@ import pytest
 
 from specplan.plan.validate_startup import EXPLAIN_BEYOND, StartupRow, startup_table, summarise
 from specplan.specs.hardware import load_accelerator
-from specplan.specs.huggingface.config import import_config
+from specplan.specs.huggingface.vision import import_served
 
 
 @functools.cache
 def _rows() -> tuple[StartupRow, ...]:
-    return startup_table(lambda config, name: import_config(config, name).model, load_accelerator)
+    return startup_table(import_served, load_accelerator)
 
 
 def _checked(set_name: str, check: str) -> list[StartupRow]:

@@ -1,0 +1,150 @@
+"""Vision towers that an engine loads beside the decoder, counted from the wrapper's config.
+
+Known towers: SigLIP and CLIP (Gemma-3, LLaVA and their kin), Pixtral (Mistral-3), Qwen's from Qwen2.5-VL on. A tower of
+another type is not guessed: `vision_tower` answers None, and its weights must be given.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specplan.specs.huggingface.config import import_config
+from specplan.values.model import Model, Shard, Weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTower:
+    """A tower and its projector.
+
+    Attributes
+    ----------
+    weights : tuple of Weight
+        Encoder layers (divided among ranks), embeddings and projector (whole on each).
+    image_tokens : int or None
+        Decoder tokens that one largest image becomes; None where it depends on more than the config.
+    image_values : int
+        Input numbers of that image.
+    """
+
+    weights: tuple[Weight, ...]
+    image_tokens: int | None
+    image_values: int
+
+    @property
+    def params(self) -> int:
+        """Parameters of tower and projector."""
+        return sum(w.size * w.copies for w in self.weights)
+
+
+def vision_tower(config: Mapping[str, Any]) -> VisionTower | None:
+    """The tower of a parsed ``config.json``; None for a text model and for towers that are not known.
+
+    Examples
+    --------
+    Gemma-3's SigLIP with its projector to 2,560:
+
+    >>> found = vision_tower({"model_type": "gemma3", "mm_tokens_per_image": 256, "text_config": {"hidden_size": 2560},
+    ...     "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
+    ...                       "num_hidden_layers": 27, "patch_size": 14, "image_size": 896}})
+    >>> found.params, found.image_tokens
+    (419816304, 256)
+    """
+    tower = config.get("vision_config")
+    width = _decoder_width(config)
+    if not isinstance(tower, Mapping) or width is None:
+        return None
+    kind = str(tower.get("model_type") or "")
+    outer = str(config.get("model_type") or "")
+    try:
+        if outer.startswith(("qwen2_5_vl", "qwen3")) and "depth" in tower:
+            return _qwen(tower, width)
+        if kind == "pixtral" or outer == "mistral3":
+            return _pixtral(config, tower, width)
+        if kind.startswith(("siglip", "clip")) or outer in ("gemma3", "paligemma"):
+            return _siglip(config, tower, width, clip=kind.startswith("clip"))
+    except (KeyError, TypeError):
+        return None  # a size is missing: nothing is assumed for it
+    return None
+
+
+def _decoder_width(config: Mapping[str, Any]) -> int | None:
+    text = config.get("text_config")
+    found = text.get("hidden_size") if isinstance(text, Mapping) else config.get("hidden_size")
+    return found if isinstance(found, int) else None
+
+
+def _whole(name: str, size: int) -> Weight:
+    return Weight(component="vision", name=name, size=size, shard=Shard.REPLICATE, quantizable=False)
+
+
+def _layers(size: int, count: int) -> Weight:
+    return Weight(component="vision", name="layer", size=size, copies=count, quantizable=False)
+
+
+def _siglip(config: Mapping[str, Any], tower: Mapping[str, Any], width: int, *, clip: bool) -> VisionTower:
+    h, inner, patch = tower["hidden_size"], tower["intermediate_size"], tower["patch_size"]
+    side = tower["image_size"] // patch
+    layer = 4 * (h * h + h) + 2 * h * inner + inner + h + 4 * h
+    positions = side * side + (1 if clip else 0)
+    embed = 3 * patch * patch * h + positions * h + h  # and a class token (CLIP) or the convolution's bias (SigLIP)
+    norms = 4 * h if clip else 2 * h
+    weights = [_layers(layer, tower["num_hidden_layers"]), _whole("embed", embed + norms)]
+    if config.get("model_type") == "gemma3":
+        weights.append(_whole("projector", h * width + h))
+        tokens = config.get("mm_tokens_per_image", 256)
+    else:
+        chosen = config.get("vision_feature_layer", -2)
+        read = h * (len(chosen) if isinstance(chosen, list) else 1)
+        weights.append(_whole("projector", read * width + width + width * width + width))
+        tokens = side * side if config.get("model_type") == "llava" else None
+        if str(config.get("model_type", "")).startswith("llava_next"):
+            weights.append(_whole("newline", width))
+    values = 3 * tower["image_size"] ** 2
+    return VisionTower(weights=tuple(weights), image_tokens=tokens, image_values=values)
+
+
+def _pixtral(config: Mapping[str, Any], tower: Mapping[str, Any], width: int) -> VisionTower:
+    h, inner, patch = tower["hidden_size"], tower["intermediate_size"], tower["patch_size"]
+    merge = config.get("spatial_merge_size", 2)
+    layer = 4 * h * h + 3 * h * inner + 2 * h
+    projector = h + merge**2 * h * h + h * width + width * width
+    weights = (
+        _layers(layer, tower["num_hidden_layers"]),
+        _whole("embed", 3 * patch * patch * h + h),
+        _whole("projector", projector),
+    )
+    side = tower["image_size"] // patch // merge
+    # Every row of merged patches ends in a break, the last in an end token.
+    return VisionTower(weights=weights, image_tokens=side * (side + 1), image_values=3 * tower["image_size"] ** 2)
+
+
+def _qwen(tower: Mapping[str, Any], width: int) -> VisionTower:
+    h, inner, patch = tower["hidden_size"], tower["intermediate_size"], tower["patch_size"]
+    merge, frames = tower.get("spatial_merge_size", 2), tower.get("temporal_patch_size", 2)
+    layer = 4 * (h * h + h) + 2 * h * inner + inner + h + 4 * h
+    merged = merge**2 * h
+    merger = merged * merged + merged + merged * width + width + 2 * h
+    deep = len(tower.get("deepstack_visual_indexes") or ())
+    weights = (
+        _layers(layer, tower["depth"]),
+        _whole("embed", 3 * frames * patch * patch * h + h + tower.get("num_position_embeddings", 2304) * h),
+        _whole("merger", merger + deep * (merger - 2 * h + 2 * merged)),
+    )
+    tokens = 16384  # the processor's largest image
+    return VisionTower(
+        weights=weights, image_tokens=tokens, image_values=tokens * merge**2 * 3 * frames * patch * patch
+    )
+
+
+def import_served(config: Mapping[str, Any], where: str = "config.json") -> Model:
+    """Model of a parsed ``config.json`` as an engine loads it: the decoder, and the tower beside it where one is known.
+
+    >>> text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 6,
+    ...         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
+    ...         "sliding_window": 1024, "max_position_embeddings": 131072}
+    >>> len(import_served(text).extra)
+    0
+    """
+    model = import_config(config, where, name=where).model
+    tower = vision_tower(config)
+    return model if tower is None else replace(model, extra=(*model.extra, *tower.weights))
