@@ -39,6 +39,7 @@ def replay(
     batch: int = typer.Option(1, "--batch", "-b", help="Requests per step, for the times."),
     context: str = typer.Option("0", "--context", help="Cached tokens that each request reads per step (32k works)."),
     layer: str = typer.Option("roofline", "--time", help="How steps are timed: roofline or modelled."),
+    timing: bool = typer.Option(False, "--timing", help="Show the time per step of specplan's own matchers."),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
     """Replay recorded tokens through draft sources as an engine would have run them: alpha without a GPU.
@@ -113,7 +114,7 @@ def replay(
         from specplan.report.measured_table import wide_console
         from specplan.report.replay_report import print_replay
 
-        print_replay(sources, facts, wide_console())
+        print_replay(sources, facts, wide_console(), timing=timing)
     if threshold is not None:
         fallen = [(r.measured.source, r.drift) for r in sources if r.drift is not None and r.drift.passes(threshold)]
         for name, fall in fallen:

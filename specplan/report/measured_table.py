@@ -114,8 +114,14 @@ def print_positions(sources: Sequence[MeasuredSource], console: Console, most: i
 
 def print_points(points: Sequence[MeasuredPoint], console: Console) -> None:
     """Where the sources lie, and one sentence each."""
-    if not points:
-        return
+    if points:
+        print_point_table(points, console)
+        for point in points:
+            print_decision(point, console)
+
+
+def print_point_table(points: Sequence[MeasuredPoint], console: Console) -> None:
+    """Cost, break-even and speedup of sources on one target and card."""
     place = points[0].place
     table = figure_table(
         ("source", "left"),
@@ -140,20 +146,23 @@ def print_points(points: Sequence[MeasuredPoint], console: Console) -> None:
         style="dim",
     )
     console.print(table)
-    for p in points:
-        print_line(p.sentence, console)
-        if p.place.observed_step_s is not None:
-            console.print(
-                f"  step: {format_seconds(p.expected_step_s)} expected (derived), "
-                f"{format_seconds(p.place.observed_step_s)} observed (measured)",
-                style="dim",
-            )
-        if p.expected_emitted is not None and p.measured.tokens_per_step is not None:
-            console.print(
-                f"  tokens per step: {p.expected_emitted:.3f} if alpha were constant (derived), "
-                f"{p.measured.tokens_per_step:.3f} observed (measured)",
-                style="dim",
-            )
+
+
+def print_decision(point: MeasuredPoint, console: Console) -> None:
+    """The decision in one sentence, and expected beside observed."""
+    print_line(point.sentence, console)
+    if point.place.observed_step_s is not None:
+        console.print(
+            f"  step: {format_seconds(point.expected_step_s)} expected (derived), "
+            f"{format_seconds(point.place.observed_step_s)} observed (measured)",
+            style="dim",
+        )
+    if point.expected_emitted is not None and point.measured.tokens_per_step is not None:
+        console.print(
+            f"  tokens per step: {point.expected_emitted:.3f} if alpha were constant (derived), "
+            f"{point.measured.tokens_per_step:.3f} observed (measured)",
+            style="dim",
+        )
 
 
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rich.console import Console
 
@@ -10,7 +10,18 @@ from specplan.plan.drift import Drift, WindowCounts
 from specplan.plan.measured import MeasuredSource
 from specplan.plan.measured_point import MeasuredPoint
 from specplan.report.measured_document import drift_entry, envelope, measured_entry, point_entry
-from specplan.report.measured_table import print_drift, print_line, print_measured, print_points, print_positions
+from specplan.report.measured_table import (
+    print_decision,
+    print_drift,
+    print_line,
+    print_measured,
+    print_point_table,
+    print_points,
+    print_positions,
+)
+
+GRID_ROWS: Final = 10
+"""Rows that are shown of a grid."""
 
 
 class ReplayedSource(Protocol):
@@ -98,25 +109,42 @@ def replay_document(inputs: dict[str, Any], sources: Sequence[ReplayedSource], f
     return document
 
 
-def print_replay(sources: Sequence[ReplayedSource], facts: ReplayFacts, console: Console, *, most: int = 20) -> None:
-    """Tables for people; of a long grid the best `most` sources by tokens per step."""
-    shown = list(sources)
-    if facts.best_by_tokens is not None and len(shown) > most:
-        shown = sorted(shown, key=lambda r: -(r.measured.tokens_per_step or 0.0))[:most]
-    console.print(f"{facts.requests:,} requests, {facts.tokens:,} tokens replayed")
-    rows = [m for r in shown for m in (r.measured, *r.tags)]
-    print_measured(rows, console)
-    print_positions([r.measured for r in shown], console)
-    print_points([r.point for r in shown if r.point is not None], console)
-    for r in shown:
-        print_drift(r.measured.source, [w.accepted_per_step for w in r.windows], r.drift, console)
-    times = ", ".join(f"{r.measured.source.partition(':')[0]} {1e6 * r.host_s_per_step:.2f} us" for r in shown[:4])
-    console.print(f"host time per step of specplan's own matchers, measured: {times}", style="dim")
-    if facts.best_by_tokens is not None:
-        print_line(f"best of {len(sources)} by tokens per step (measured): {facts.best_by_tokens}", console)
-    if facts.best_by_time is not None:
-        print_line(f"best of {len(sources)} by time (modelled): {facts.best_by_time}", console)
+def print_replay(
+    sources: Sequence[ReplayedSource], facts: ReplayFacts, console: Console, *, timing: bool = False
+) -> None:
+    """Tables for people: of some sources everything, of a grid the best rows."""
+    print_line(f"{facts.requests:,} requests, {facts.tokens:,} tokens replayed", console)
+    if facts.best_by_tokens is None:
+        _print_sources(sources, console)
+    else:
+        _print_grid(sources, facts, console)
+    if timing:
+        times = ", ".join(f"{r.measured.source} {1e6 * r.host_s_per_step:.2f} us" for r in sources)
+        print_line(f"host time per step of specplan's own matchers (measured, not the engine's): {times}", console)
     if facts.broken:
         print_line(f"{facts.broken:,} broken lines were skipped; the first:", console)
         for line in facts.first_broken[:5]:
             print_line(f"  {line}", console)
+
+
+def _print_sources(sources: Sequence[ReplayedSource], console: Console) -> None:
+    print_measured([m for r in sources for m in (r.measured, *r.tags)], console)
+    print_positions([r.measured for r in sources], console)
+    print_points([r.point for r in sources if r.point is not None], console)
+    for r in sources:
+        print_drift(r.measured.source, [w.accepted_per_step for w in r.windows], r.drift, console)
+
+
+def _print_grid(sources: Sequence[ReplayedSource], facts: ReplayFacts, console: Console) -> None:
+    ranked = sorted(sources, key=lambda r: -(r.measured.tokens_per_step or 0.0))[:GRID_ROWS]
+    print_measured([r.measured for r in ranked], console)
+    if len(sources) > len(ranked):
+        print_line(f"the best {len(ranked)} of {len(sources)} by tokens per step; --json has all", console)
+    placed = [r.point for r in sources if r.point is not None]
+    if placed:
+        fastest = sorted(placed, key=lambda p: -p.speedup)
+        print_point_table(fastest[:GRID_ROWS], console)
+        print_decision(fastest[0], console)
+    print_line(f"best of {len(sources)} by tokens per step (measured): {facts.best_by_tokens}", console)
+    if facts.best_by_time is not None:
+        print_line(f"best of {len(sources)} by time (modelled): {facts.best_by_time}", console)
