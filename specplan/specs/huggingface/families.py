@@ -13,7 +13,7 @@ from typing import Any, Final
 from specplan.errors import UnsupportedError
 from specplan.specs.huggingface import hybrid, latent, unusual
 from specplan.specs.huggingface.fields import Fields
-from specplan.specs.huggingface.mixers import table, vector
+from specplan.specs.huggingface.mixers import matrix, table, vector
 from specplan.specs.huggingface.regular import (
     GROUPED,
     Builder,
@@ -226,6 +226,13 @@ FAMILIES: Final[dict[str, Family]] = {
     "paddleocr_vl_text": _row(regular(qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias")),
     "hunyuan_vl_text": _row(regular(**_BIASED, qk_norm="head")),
     "granite4_vision_text": _row(_LLAMA),
+    "granite_docling_text": _row(_LLAMA),
+    "cosmos3_edge_text": _row(regular(**_BIASED, mlp_bias="mlp_bias", gated=False)),
+    "muse_glimmer_text": _row(regular(**_BIASED, norms=4, windows=periodic(4), layer_extra=gate_projection)),
+    "molmo2_text": _row(unusual.molmo2),
+    "voxtral_realtime_text": _row(
+        regular(windows=every_layer, layer_extra=lambda f: (matrix("norms", "adaptive", 2 * 32 * f.hidden),))
+    ),
     "apertus1p5_text": _row(
         regular(**_BIASED, gated=False, qk_norm="head", layer_extra=lambda _f: (vector("mlp", "activation", 2),))
     ),
@@ -458,6 +465,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "youtu": _row(latent.dense),
     "longcat_flash": _row(latent.longcat),
     "hy_v4": _row(latent.hy_v4),
+    "hy_v4_vl_text": _row(latent.hy_v4),
     "dots3_note_text": _row(latent.dots3_note),
     "deepseek_v4": _row(latent.deepseek_v4),
     "deepseek_ref": _row(latent.deepseek_v4, like="deepseek_v4"),
@@ -547,6 +555,10 @@ REFUSED: Final[dict[str, str]] = {
     "kimi_k3": "its config is published without the sizes of its delta attention and of its experts' inner projection",
     "nemotron_h_puzzle": "its layers differ in ways that its config states only in code",
     "blt": "byte-latent: the decoder runs on patches of bytes, not on tokens",
+    "ernie4_5_vl_moe_text": "its image experts are of another size and route apart from its text experts",
+    "glm5_next_text": "latent attention without a rotated part, with pooled index keys, has no counted form yet",
+    "mistral_large4_text": "latent attention that reads another layer's cache has no counted form yet",
+    "muse_spark_text": "its attention has no counted form yet",
     "cpmant": "its segment and position tables have no counted form",
     "dory": "layers run in loops with a cache of their own in each pass",
     "inkling2_text": "attention over blocks of earlier layers has no counted form yet",

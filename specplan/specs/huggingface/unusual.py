@@ -546,6 +546,16 @@ def _gemma4_experts(f: Fields, width: int) -> tuple[Experts | None, tuple[Weight
 # Others
 
 
+def molmo2(f: Fields) -> Parts:
+    """Molmo2: Qwen3 or OLMo layers by the kind of their norms; more embedding rows than the head has."""
+    kind = f.word("qk_norm_type", "olmo")
+    parts = regular(qkv_bias="attention_bias", qk_norm="head" if kind == "qwen3" else "all")(f)
+    rows = f.count("vocab_size")
+    return dataclasses.replace(
+        parts, vocab_size=rows + f.count("additional_vocab_size", 0, least=0), head_vocab_size=rows
+    )
+
+
 def hrm(f: Fields) -> Parts:
     """HRM-Text: two stacks of layers without norms, applied again and again; each application has its own cache."""
     stated = f.count("num_hidden_layers")

@@ -6,9 +6,11 @@ another type is not guessed: `vision_tower` answers None, and its weights must b
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from specplan.specs.huggingface.config import import_config
+from specplan.specs.text_files import parse_json, read_text
 from specplan.values.model import Model, Shard, Weight
 
 
@@ -134,6 +136,18 @@ def _qwen(tower: Mapping[str, Any], width: int) -> VisionTower:
     return VisionTower(
         weights=weights, image_tokens=tokens, image_values=tokens * merge**2 * 3 * frames * patch * patch
     )
+
+
+def tower_beside(path: Path) -> tuple[VisionTower | None, str]:
+    """Tower of the ``config.json`` at `path` or in that folder, and what to say where one stands but is not known."""
+    file = path / "config.json" if path.is_dir() else path
+    if file.suffix != ".json" or not file.is_file():
+        return None, ""
+    config = parse_json(read_text(file, "a Hugging Face config (JSON)"), str(file))
+    found = vision_tower(config)
+    if found is None and "vision_config" in config:
+        return None, f"the vision tower of {file} is not known and not counted (give --extra-weights)"
+    return found, ""
 
 
 def import_served(config: Mapping[str, Any], where: str = "config.json") -> Model:
