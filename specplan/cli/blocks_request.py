@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,7 +19,7 @@ from specplan.plan.engines.speculative import (
     parse_speculative_config,
     sglang_speculation,
 )
-from specplan.plan.engines.vllm import VllmFlags, predict_vllm
+from specplan.plan.engines.vllm import VllmFlags, predict_vllm, with_encoder_budget
 from specplan.plan.startup_check import (
     StartupCheck,
     card_of,
@@ -30,6 +31,7 @@ from specplan.plan.startup_check import (
 from specplan.records.startup import StartupLog
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.specs.huggingface.vision import tower_beside
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 
@@ -93,12 +95,37 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
     if request.sglang.get("mem_fraction_static") is not None:
         raise InputError("--mem-fraction-static is SGLang's; vLLM takes --gpu-memory-utilization")
     flags = VllmFlags(**_given({**request.common, **request.vllm, "version": request.engine_version}))
+    model, flags, note = _with_tower(request, model, flags, card)
     speculation = _vllm_speculation(request, flags, model)
     draft = None
     if speculation is not None and speculation.model is not None and speculation.has_draft_model:
         draft = load_model(speculation.model)
     report = vllm_blocks(model, card, flags, speculation, draft)
-    return _with_assumed_tokens(report, request)
+    return _noted(_with_assumed_tokens(report, request), note)
+
+
+def _with_tower(
+    request: BlocksRequest, model: Model, flags: VllmFlags, card: Accelerator
+) -> tuple[Model, VllmFlags, str]:
+    """The model with the vision tower that its config puts beside it, and what the profile run sends there."""
+    tower, note = tower_beside(Path(request.target or ""))
+    if tower is None:
+        return model, flags, note
+    if tower.image_tokens is not None:
+        flags = with_encoder_budget(flags, card, tower.image_tokens, tower.image_values)
+    else:
+        note = "the vision encoder's share of the activation peak is not counted (give --multimodal-tokens)"
+    return replace(model, extra=(*model.extra, *tower.weights)), flags, note
+
+
+def _noted(report: BlocksReport, note: str) -> BlocksReport:
+    if not note:
+        return report
+    plain = replace(report.plain, assumptions=(*report.plain.assumptions, note))
+    if report.speculative is None:
+        return replace(report, plain=plain)
+    with_draft = replace(report.speculative, assumptions=(*report.speculative.assumptions, note))
+    return replace(report, plain=plain, speculative=with_draft)
 
 
 def _vllm_speculation(request: BlocksRequest, flags: VllmFlags, model: Model) -> Speculation | None:
