@@ -66,7 +66,8 @@ def replay(
 
     threshold = None if alert is None else alert_threshold(alert)
     named = {parse_source(text): text.strip() for text in source}
-    named |= {found: named.get(found, found.short) for text in grid for found in grid_of(text)}
+    for text in grid:
+        named = grid_of(text) | named
     plan = ReplayPlan(
         paths=tuple(find_files(traces)),
         sources=tuple(named),

@@ -7,7 +7,7 @@ options hold several values (``ngram:k=1..5|8``) and yields their product.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, get_type_hints
@@ -359,13 +359,20 @@ def parse_source(text: str) -> TokenSource:
     return kind(**values)
 
 
-def grid_of(text: str) -> Iterator[TokenSource]:
+def grid_of(text: str) -> dict[TokenSource, str]:
     """Sources of a spelling whose options may hold several values: ``|`` between them, ``a..b`` for whole numbers.
 
     Combinations that make no sense (min above max) are left out.
 
-    >>> [s.spelling for s in grid_of("ngram:min=2|6,max=5,k=3..4")]
-    ['ngram:min=2,max=5,k=3,rule=vllm-v1', 'ngram:min=2,max=5,k=4,rule=vllm-v1']
+    Returns
+    -------
+    dict of TokenSource to str
+        Each source with its spelling by the options that were given.
+
+    Examples
+    --------
+    >>> list(grid_of("ngram:min=2|6,max=5,k=3..4").values())
+    ['ngram:min=2,max=5,k=3', 'ngram:min=2,max=5,k=4']
     """
     kind, options = _understood(text)
     types = _types(kind)
@@ -375,16 +382,20 @@ def grid_of(text: str) -> Iterator[TokenSource]:
     ]
     if (size := math.prod(map(len, choices))) > MAX_GRID:
         raise InputError(f"--grid {text}: {size} combinations; at most {MAX_GRID} are tried")
-    found: list[TokenSource] = []
+    found: dict[TokenSource, str] = {}
     problem: InputError | None = None
     for values in itertools.product(*choices):
+        given = dict(zip(options, values, strict=True))
         try:
-            found.append(kind(**dict(zip(options, values, strict=True))))
+            source = kind(**given)
         except InputError as error:
             problem = error
+        else:
+            named = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in given.items())
+            found.setdefault(source, f"{source.kind}:{named}" if named else source.kind)
     if not found and problem is not None:
         raise problem
-    yield from dict.fromkeys(found)
+    return found
 
 
 def _understood(text: str) -> tuple[Callable[..., TokenSource], dict[str, str]]:
