@@ -118,24 +118,26 @@ def load_model(name_or_path: str | Path) -> Model:
     >>> load_model("llama3-70b").vocab_size
     128256
     """
+    return load_model_and_assumptions(name_or_path)[0]
+
+
+def load_model_and_assumptions(name_or_path: str | Path) -> tuple[Model, tuple[str, ...]]:
+    """`load_model`, and what a config does not say and was taken from elsewhere (a spec assumes nothing)."""
     text = str(name_or_path)
     if not text.strip() or "\x00" in text:
         raise NotFoundError("an empty model name; list the shipped ones: specplan models")
     if not isinstance(name_or_path, Path):
         found = _named(text)
         if found is not None:
-            return found
+            return found, ()
         for name, reason in REFUSED.items():
             if text.strip().lower().rpartition("/")[2] == name:
                 raise UnsupportedError(f"{text}: cannot be counted: {reason}")
-    return load_model_path(Path(text))
+    return _load_path(Path(text))
 
 
-def load_model_path(path: Path) -> Model:
-    """Model in a file or folder (see `load_model`)."""
-    # Imported here so that specs by name start without the table of architectures.
-    from specplan.specs.huggingface.config import load_config
-
+def _config_path(path: Path) -> Path:
+    """File behind a path: a folder's ``config.json``, a file itself, or a config fetched from the Hub."""
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError:
@@ -145,24 +147,34 @@ def load_model_path(path: Path) -> Model:
             raise InputError(
                 f"{path}: a folder without config.json; give a checkpoint folder, a config.json or a YAML spec"
             )
-        return load_config(path / "config.json")
-    if not exists:
-        if path.suffix.lower() in (".yaml", ".yml", ".json", ".gguf", ".safetensors"):
-            raise NotFoundError(f"{path}: no such file")
-        if _HUB_ID.fullmatch(str(path)):
-            from specplan.specs.huggingface.hub import download_config
-
-            return load_config(download_config(str(path), _not_found(str(path))))
+        return path / "config.json"
+    if exists:
+        return path
+    if path.suffix.lower() in (".yaml", ".yml", ".json", ".gguf", ".safetensors"):
+        raise NotFoundError(f"{path}: no such file")
+    if not _HUB_ID.fullmatch(str(path)):
         raise _not_found(str(path))
-    match path.suffix.lower():
+    from specplan.specs.huggingface.hub import download_config
+
+    return download_config(str(path), _not_found(str(path)))
+
+
+def _load_path(path: Path) -> tuple[Model, tuple[str, ...]]:
+    file = _config_path(path)
+    # Imported in the branches, so that specs by name start without the table of architectures.
+    match file.suffix.lower():
         case ".yaml" | ".yml":
-            return _read(path.resolve()).model if path.is_file() else load_model_yaml(path).model
+            return load_model_yaml(file).model, ()
         case ".json":
-            return load_config(path)
+            from specplan.specs.huggingface.config import read_config
+
+            found = read_config(file)
+            return found.model, found.assumptions
         case ".gguf":
             from specplan.specs.gguf_model import import_gguf
 
-            return import_gguf(path).model
+            found = import_gguf(file)
+            return found.model, found.assumptions
     raise InputError(
         f"{path}: not a model; expected a YAML spec (.yaml), a config.json, a .gguf file, or a folder with config.json"
     )

@@ -69,7 +69,13 @@ def structural_split(model: Any) -> Counter[str]:
             split["streamed" if id(parameter) == tied else "gathered"] += parameter.numel()
         elif last == "weight" and isinstance(module, (torch.nn.Linear, Conv1D)):
             split["streamed"] += parameter.numel()
-        elif flat or last == "D" or last.endswith(("bias", "A_log", "decay")) or isinstance(module, torch.nn.Conv1d):
+        elif (
+            flat
+            or "Norm" in type(module).__name__
+            or last == "D"
+            or last.endswith(("bias", "A_log", "decay"))
+            or isinstance(module, torch.nn.Conv1d)
+        ):
             split["elementwise"] += parameter.numel()
         else:
             split["streamed"] += parameter.numel()
@@ -221,7 +227,7 @@ def test_flipped_flags_and_sizes_stay_exact_for_every_architecture() -> None:
     wrong = {t: found for t in sorted(set(FAMILIES) & set(CAUSAL)) if (found := variants(t, small=False))}
     for known in _KNOWN_VARIANTS:
         wrong.get(known[0], {}).pop(known[1], None)
-    assert {t: found for t, found in wrong.items() if found} == {}
+    assert sorted(f"{t} {variant}: {pairs}" for t, found in wrong.items() for variant, pairs in found.items()) == []
 
 
 # Fields that transformers' modules ignore and checkpoints do not, or that change a derived size they do not re-derive.

@@ -66,20 +66,21 @@ def find_text_config(config: Mapping[str, Any], where: str) -> tuple[Mapping[str
         return config, where, False
     # What wrappers state once for all. The decoder's own field wins, but for the head: the wrapper owns it.
     common = {k: outer[k] for k in ("dtype", "torch_dtype", "quantization_config") if k in outer}
+    own = {k: v for k, v in config.items() if v is not None or k not in common}
     head = {k: outer[k] for k in ("tie_word_embeddings",) if outer.get(k) is not None}
-    return {**common, **config, **head}, where, True
+    return {**common, **own, **head}, where, True
 
 
 def _model_type(config: Mapping[str, Any], outer: Mapping[str, Any], where: str) -> str:
+    """Type of the decoder: its own, or the one that a wrapper's type implies for its text."""
+    stated = (config.get("text_model_type"), config.get("model_type"), outer.get("model_type"))
+    found = next((value for value in stated if isinstance(value, str) and value), None)
+    if found is None:
+        raise InputError(f"{where}: field 'model_type' is missing; it says which architecture the sizes describe")
     wrappers = recorded()["wrappers"]
-    for value in (config.get("text_model_type"), config.get("model_type"), outer.get("model_type")):
-        if isinstance(value, str) and value:
-            known = value
-            if known not in FAMILIES and known in wrappers:
-                known = wrappers[known]
-            if known in FAMILIES or config.get("model_type"):
-                return known
-    raise InputError(f"{where}: field 'model_type' is missing; it says which architecture the sizes describe")
+    while found not in FAMILIES and found in wrappers:
+        found = wrappers[found]
+    return found
 
 
 def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, str]:
@@ -139,7 +140,7 @@ def import_config(
     method = assume if assume in DRAFT_METHODS else draft_method(config)
     if method:
         return _import_draft(config, where, method, name)
-    if assume is None and config.get("model_type") in REFUSED:
+    if assume is None and str(config.get("model_type")) in REFUSED:
         _family(str(config["model_type"]), at, None)
     stated = _model_type(inner, config, at)
     family, model_type = _family(stated, at, assume)
@@ -184,6 +185,9 @@ def _import_draft(config: Mapping[str, Any], where: str, method: str, name: str)
         target = import_config({**config, "architectures": []}, where, name=name)
         return dataclasses.replace(target, model=mtp_draft(target.model))
     inner, at, nested = find_text_config(config, where)
+    layer = config.get("transformer_layer_config")
+    if isinstance(layer, dict):  # the "speculators" form: the decoder layer's fields in a block of their own
+        inner, at, nested = {**inner, **layer}, f"{where} (transformer_layer_config)", True
     base = str(inner.get("model_type") or "")
     known = base if base in FAMILIES else {"dflash": "qwen3"}.get(method, "llama")
     f = Fields(inner, known, at, nested=nested, like=FAMILIES[known].like, defaults=FAMILIES[known].defaults)
@@ -196,6 +200,9 @@ def _import_draft(config: Mapping[str, Any], where: str, method: str, name: str)
         max_position=_max_position(f),
         model_type=base,
     )
+    quantization = read_quantization(f, config, None)
+    if quantization is not None:
+        model = apply_quantization(model, quantization, f)
     return Imported(model=model, assumptions=tuple(f.assumptions), model_type=base)
 
 
@@ -226,8 +233,3 @@ def read_config(path: Path, *, assume: str | None = None) -> Imported:
     quant = path.with_name("hf_quant_config.json")
     beside = parse_json(read_text(quant, "ModelOpt's quantisation (JSON)"), str(quant)) if quant.is_file() else None
     return import_config(config, str(path), name=name or path.stem, assume=assume, beside=beside)
-
-
-def load_config(path: Path) -> Model:
-    """Model in the ``config.json`` at `path`, without the assumptions."""
-    return read_config(path).model

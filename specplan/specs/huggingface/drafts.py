@@ -17,7 +17,7 @@ from specplan.values.model import Attention, LatentAttention, Layer, Model, Shar
 
 DRAFT_METHODS: Final = ("eagle", "eagle3", "dflash", "medusa", "mlp_speculator", "mtp")
 
-_BY_TYPE: Final = {"medusa": "medusa", "mlp_speculator": "mlp_speculator", "eagle": "eagle", "dflash": "dflash"}
+_BY_TYPE: Final = {name: name for name in ("medusa", "mlp_speculator", "eagle", "eagle3", "dflash")}
 
 _UNREAD: Final = {
     "dspark": "its confidence and pointer heads have no public config to count them from",
@@ -59,7 +59,8 @@ def draft_method(config: Mapping[str, Any]) -> str:
         return "medusa"
     if "mlpspeculator" in lower:
         return "mlp_speculator"
-    return _BY_TYPE.get(str(config.get("model_type")), "")
+    stated_method = config.get("speculators_model_type") or config.get("model_type")
+    return _BY_TYPE.get(str(stated_method), "")
 
 
 def mtp_draft(target: Model) -> Model:

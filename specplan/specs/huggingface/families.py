@@ -185,14 +185,7 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "nemotron": _row(regular(**_BIASED, mlp_bias="mlp_bias", gated=False, norm_bias=True)),
     "arcee": _row(regular(**_BIASED, mlp_bias="mlp_bias", gated=False)),
-    "apertus": _row(
-        regular(
-            **_BIASED,
-            gated=False,
-            qk_norm="head",
-            layer_extra=lambda _f: (vector("mlp", "activation", 2),),
-        )
-    ),
+    "apertus": _row(unusual.apertus),
     "bitnet": _row(
         regular(
             **_BIASED,
@@ -233,9 +226,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "voxtral_realtime_text": _row(
         regular(windows=every_layer, layer_extra=lambda f: (matrix("norms", "adaptive", 2 * 32 * f.hidden),))
     ),
-    "apertus1p5_text": _row(
-        regular(**_BIASED, gated=False, qk_norm="head", layer_extra=lambda _f: (vector("mlp", "activation", 2),))
-    ),
+    "apertus1p5_text": _row(unusual.apertus),
     "nemotron-nas": _row(unusual.nemotron_nas, like="llama"),
     "mimo": _row(regular(qkv_bias=True, mtp=nextn), like="qwen2"),
     # GPT-like: learned positions, biases, norms with bias

@@ -35,6 +35,8 @@ def architecture_statuses() -> tuple[ArchitectureStatus, ...]:
     """
     causal, wrappers, open_ = set(recorded()["causal_lm"]), recorded()["wrappers"], recorded()["open_wrappers"]
     found = []
+    # A wrapper may hold a wrapper (Qwen-Omni's thinker).
+    wrappers = {w: wrappers.get(inner, inner) for w, inner in wrappers.items()}
     holders = {w for w, inner in wrappers.items() if inner in FAMILIES}
     for name in sorted({*FAMILIES, *REFUSED, *causal, *holders, *open_}):
         if name in FAMILIES:

@@ -546,6 +546,18 @@ def _gemma4_experts(f: Fields, width: int) -> tuple[Experts | None, tuple[Weight
 # Others
 
 
+def apertus(f: Fields) -> Parts:
+    """Apertus: an activation with two learned numbers; Apertus 1.5's head may have other rows than its embedding."""
+    parts = regular(
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        gated=False,
+        qk_norm="head",
+        layer_extra=lambda _f: (vector("mlp", "activation", 2),),
+    )(f)
+    return dataclasses.replace(parts, head_vocab_size=f.count("output_vocab_size", None))
+
+
 def molmo2(f: Fields) -> Parts:
     """Molmo2: Qwen3 or OLMo layers by the kind of their norms; more embedding rows than the head has."""
     kind = f.word("qk_norm_type", "olmo")
