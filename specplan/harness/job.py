@@ -1,0 +1,89 @@
+"""A whole measurement from names: load the model and the prompts, run, put together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specplan.errors import InputError
+from specplan.harness.load import DTYPES, load_llama
+from specplan.harness.loop import RULES, Request
+from specplan.harness.measure import Measurement, Progress, Settings, measure
+from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
+from specplan.harness.sources import Source, read_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureJob:
+    """What ``specplan measure`` was asked to do, checked before anything is loaded."""
+
+    target: str
+    sources: tuple[str, ...]
+    prompts: tuple[str, ...]
+    max_tokens: int = 128
+    temperature: float = 0.0
+    rule: str = "standard"
+    batch: int = 1
+    limit: int | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, count in (("max-tokens", self.max_tokens), ("batch", self.batch), ("limit", self.limit or 1)):
+            if count < 1:
+                raise InputError(f"--{name} {count}: must be at least 1")
+        if not 0 <= self.temperature < float("inf"):
+            raise InputError(f"--temperature {self.temperature}: must be a number of at least 0")
+        for name, value, known in (
+            ("dtype", self.dtype, tuple(DTYPES)),
+            ("rule", self.rule, RULES),
+        ):
+            if value not in known:
+                raise InputError(f"--{name} {value}: one of {', '.join(known)}")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"--device {self.device}: torch sees no CUDA device")
+
+    def settings(self) -> Settings:
+        """What the loop needs of it."""
+        return Settings(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            rule=self.rule,
+            batch=self.batch,
+            seed=self.seed,
+        )
+
+    def names(self) -> dict[str, Any]:
+        """What the records say of model and prompts."""
+        return {"target": self.target, "prompts": list(self.prompts), "limit": self.limit}
+
+
+def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) -> Measurement:
+    """Load, run and compare.
+
+    Raises
+    ------
+    SpecplanError
+        When a source, file or model cannot be used.
+    """
+    sources: list[Source] = [read_source(text) for text in job.sources]
+    files = [prompt_file(name) for name in job.prompts]
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    tokenizer = tokenizer_of(job.target)
+    requests: Sequence[Request] = [r for file in files for r in read_prompts(file, tokenizer, limit=job.limit)]
+    target = load_llama(job.target, dtype=DTYPES[job.dtype], device=job.device)
+    return measure(
+        target,
+        sources,
+        requests,
+        folder,
+        settings=job.settings(),
+        stop_ids=stop_ids_of(tokenizer),
+        names=job.names(),
+        progress=progress,
+    )

@@ -1,0 +1,333 @@
+"""Measure draft sources on prompts: run the loop, keep every step, time single passes, and put the two together."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+
+from specplan.errors import InputError
+from specplan.harness.llama import Llama
+from specplan.harness.loop import Generated, Request, SpeculativeLoop
+from specplan.harness.pass_times import PassClock
+from specplan.harness.sources import ModelSource, NoSource, Source, build_drafter, draft_length, draft_model
+from specplan.harness.verifiers import Sampling
+from specplan.plan.measured import MeasuredSource, summarise
+from specplan.plan.measured_speed import MeasuredSpeed, PassTimes, measured_speed
+from specplan.propose.spelling import SglangNgramSource
+from specplan.records.files import StepWriter, read_steps
+from specplan.records.step import StepRecord
+from specplan.records.tally import Tally
+
+STEPS_FILE: Final = "steps.jsonl"
+OUTPUTS_FILE: Final = "outputs.jsonl"
+PASSES_FILE: Final = "passes.jsonl"
+MOST_WIDTHS: Final = 6
+"""Widths of the single passes that are timed between requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a measurement depends on beside target, sources and prompts.
+
+    Attributes
+    ----------
+    max_tokens : int
+        Tokens to emit per request.
+    temperature : float
+        0 is greedy.
+    rule : str
+        ``standard`` or ``block``.
+    batch : int
+        Requests that run at a time.
+    seed : int
+        Of every draw.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    rule: str = "standard"
+    batch: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What was measured: one row per source and tag, the plain run's rows, and where the records are."""
+
+    inputs: dict[str, Any]
+    speeds: tuple[MeasuredSpeed, ...]
+    plain: tuple[MeasuredSource, ...]
+    pass_widths: tuple[int, ...]
+    pass_s: tuple[float, ...]
+    mean_context_len: int
+    folder: Path
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with a source, requests done and requests in all."""
+
+
+def measure(
+    target: Llama,
+    sources: Sequence[Source],
+    requests: Sequence[Request],
+    folder: Path,
+    *,
+    settings: Settings,
+    stop_ids: frozenset[int] = frozenset(),
+    names: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Run every source, plain decoding first, over all requests, and compare speed with what the parts predict.
+
+    Steps are written to `folder` as they come; a killed run goes on where it stopped, at the first unfinished request
+    (a shared store then starts from the requests that are run again).
+
+    Parameters
+    ----------
+    target : Llama
+    sources : sequence of Source
+        Plain decoding is added.
+    requests : sequence of Request
+    folder : Path
+        Receives ``steps.jsonl``, ``outputs.jsonl`` and ``passes.jsonl``.
+    settings : Settings
+    stop_ids : frozenset of int
+        Tokens that end a request.
+    names : mapping, optional
+        Names of model and prompts, stored with the records.
+    progress : callable, optional
+
+    Raises
+    ------
+    InputError
+        When two sources are spelled alike, or `folder` holds a run with other inputs.
+    """
+    ordered: list[Source] = [NoSource(), *(s for s in sources if not isinstance(s, NoSource))]
+    spellings = [s.spelling for s in ordered]
+    if len(set(spellings)) < len(spellings):
+        raise InputError(f"a source is given twice: {', '.join(spellings[1:])}")
+    if len({r.id for r in requests}) < len(requests):
+        raise InputError("two prompts have the same id; ids must differ over all prompt files")
+    inputs = {
+        **(names or {}),
+        "sources": spellings,
+        "requests": len(requests),
+        **dataclasses.asdict(settings),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "device": str(target.device),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    _make_folder(folder)
+    steps_path = folder / STEPS_FILE
+    if not steps_path.exists():
+        with (
+            StepWriter(steps_path, inputs, resume=True) as writer,
+            _Outputs(folder / OUTPUTS_FILE, writer.done) as out,
+            _Clocks(folder / PASSES_FILE, target, ordered, requests, settings) as clocks,
+        ):
+            for source in ordered:
+                before = sum((source.spelling, r.id) in writer.done for r in requests)
+                left = _run(target, source, requests, settings, stop_ids, writer.done)
+                for n, generated in enumerate(left, before + 1):
+                    writer.write(generated.steps)
+                    out.write(source.spelling, generated)
+                    clocks.round(source, len(generated.request.prompt) + len(generated.tokens) // 2)
+                    writer.finish(source.spelling, generated.request.id)
+                    if progress is not None:
+                        progress(source.spelling, n, len(requests))
+    else:
+        _check_inputs(steps_path, inputs)
+    return _put_together(ordered, list(read_steps(steps_path)), _read_passes(folder / PASSES_FILE), inputs, folder)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made ({error.strerror})") from error
+
+
+def _check_inputs(path: Path, inputs: Mapping[str, Any]) -> None:
+    with path.open(encoding="utf-8") as file:
+        head = json.loads(file.readline())
+    if head.get("inputs") != json.loads(json.dumps(inputs)):
+        raise InputError(f"{path} holds a run with other inputs; give another folder, or delete it")
+
+
+class _Outputs:
+    """Emitted tokens, one JSON line per source and request; lines of unfinished requests are dropped on resuming."""
+
+    def __init__(self, path: Path, done: set[tuple[str, str]]) -> None:
+        kept: list[str] = []
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue  # the torn last line of a killed run
+                if (row["source"], row["id"]) in done:
+                    kept.append(line + "\n")
+        path.write_text("".join(kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, source: str, generated: Generated) -> None:
+        r = generated.request
+        row = {
+            "source": source,
+            "id": r.id,
+            "kind": r.tag,
+            "prompt_token_ids": r.prompt,
+            "output_token_ids": generated.tokens,
+        }
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _run(
+    target: Llama,
+    source: Source,
+    requests: Sequence[Request],
+    settings: Settings,
+    stop_ids: frozenset[int],
+    done: set[tuple[str, str]],
+) -> Iterator[Generated]:
+    left = [r for r in requests if (source.spelling, r.id) not in done]
+    if not left:
+        return
+    capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + draft_length(source) + 2
+    sampling = Sampling(temperature=settings.temperature)
+    generator = torch.Generator(device=target.device).manual_seed(settings.seed)
+    drafter = build_drafter(
+        source, target, batch=settings.batch, capacity=capacity, sampling=sampling, generator=generator
+    )
+    loop = SpeculativeLoop(
+        target=target,
+        drafter=drafter,
+        source=source.spelling,
+        max_tokens=settings.max_tokens,
+        capacity=capacity,
+        stop_ids=stop_ids,
+        sampling=sampling,
+        rule=settings.rule,
+        batch=settings.batch,
+        generator=generator,
+    )
+    yield from loop.run(left)
+
+
+class _Clocks:
+    """Rounds of single passes between requests: the target's by width, and the draft's, as JSON lines."""
+
+    def __init__(
+        self, path: Path, target: Llama, sources: Sequence[Source], requests: Sequence[Request], settings: Settings
+    ) -> None:
+        widest = 1 + max(draft_length(s) for s in sources)
+        self._capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + widest
+        self._target, self._batch = target, settings.batch
+        self._widths = sorted({round(w) for w in np.linspace(1, widest, min(widest, MOST_WIDTHS))})
+        self._file = path.open("a", encoding="utf-8")
+
+    def round(self, source: Source, context_len: int) -> None:
+        """Time one round behind `context_len` tokens, for `source`."""
+        clock = PassClock(self._target, self._widths, capacity=self._capacity, batch=self._batch)
+        row: dict[str, Any] = {"source": source.spelling, "context": context_len}
+        row["target_s"] = {str(w): t / self._batch for w, t in clock.round(context_len).items()}
+        if isinstance(source, ModelSource):
+            draft = draft_model(source, self._target)
+            clock = PassClock(draft, [1], capacity=self._capacity, batch=self._batch)
+            row["draft_s"] = clock.round(context_len)[1] / self._batch
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _read_passes(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue  # the torn last line of a killed run
+    return rows
+
+
+def _pass_times(rows: Sequence[Mapping[str, Any]]) -> PassTimes:
+    """Median over the rounds of one source."""
+    widths = sorted(int(w) for w in rows[0]["target_s"])
+    drafts = [row["draft_s"] for row in rows if "draft_s" in row]
+    return PassTimes(
+        widths=tuple(widths),
+        target_s=tuple(statistics.median(row["target_s"][str(w)] for row in rows) for w in widths),
+        draft_s=statistics.median(drafts) if drafts else None,
+    )
+
+
+def _by_tag(steps: Sequence[StepRecord], source: str) -> dict[str, list[StepRecord]]:
+    found: dict[str, list[StepRecord]] = {}
+    for step in steps:
+        if step.source == source:
+            found.setdefault(step.tag, []).append(step)
+    return found
+
+
+def _put_together(
+    sources: Sequence[Source],
+    steps: Sequence[StepRecord],
+    rounds: Sequence[Mapping[str, Any]],
+    inputs: dict[str, Any],
+    folder: Path,
+) -> Measurement:
+    plain = {
+        tag: summarise(Tally.of_steps(rows), source="none", tag=tag) for tag, rows in _by_tag(steps, "none").items()
+    }
+    speeds = []
+    for source in sources[1:]:
+        passes = _pass_times([row for row in rounds if row["source"] == source.spelling])
+        for tag, rows in _by_tag(steps, source.spelling).items():
+            base = plain[tag].tally
+            if base is None or not base.steps or base.host_s is None:
+                continue
+            speeds.append(
+                measured_speed(
+                    summarise(Tally.of_steps(rows), source=source.spelling, tag=tag),
+                    kappa=draft_length(source),
+                    passes=passes,
+                    plain_tokens_per_s=_tokens_per_s(base),
+                    plain_host_s=base.host_s / base.steps,
+                    nodes=isinstance(source, SglangNgramSource),
+                )
+            )
+    everything = _pass_times(rounds)
+    return Measurement(
+        inputs=inputs,
+        speeds=tuple(speeds),
+        plain=tuple(plain.values()),
+        pass_widths=everything.widths,
+        pass_s=everything.target_s,
+        mean_context_len=round(statistics.mean(row["context"] for row in rounds)),
+        folder=folder,
+    )
+
+
+def _tokens_per_s(tally: Tally) -> float:
+    seconds = (tally.draft_s or 0.0) + (tally.verify_s or 0.0) + (tally.host_s or 0.0)
+    return (tally.emitted_tokens or 0) / seconds

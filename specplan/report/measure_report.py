@@ -1,0 +1,116 @@
+"""A measurement of the harness as a JSON document, as tables, and as a picture."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from specplan.plan.measured import ASSUMPTIONS, MeasuredSource
+from specplan.plan.measured_speed import NOT_MODELED, MeasuredSpeed, plane_source
+from specplan.report.measured_document import PROVENANCE, measured_entry
+from specplan.report.measured_table import figure_table, print_line, print_measured, print_positions
+
+SPEED_PROVENANCE: Final = {
+    "tokens_per_s": "measured",
+    "measured_speedup": "measured",
+    "c": "measured",
+    "v": "measured",
+    "predicted_speedup": "derived",
+}
+
+
+def speed_entry(s: MeasuredSpeed) -> dict[str, Any]:
+    """One source on one set of prompts: its acceptance, its speed, and what predicts it."""
+    return measured_entry(s.measured) | {
+        "num_speculative_tokens": s.kappa,
+        "tokens_per_s": s.tokens_per_s,
+        "plain_tokens_per_s": s.plain_tokens_per_s,
+        "draft_step_s": s.draft_s,
+        "verify_step_s": s.verify_s,
+        "host_step_s": s.host_s,
+        "c": s.c,
+        "draft_over_plain_pass": s.draft_step_ratio,
+        "v": s.v,
+        "measured_speedup": s.speedup,
+        "predicted_speedup": s.predicted_speedup,
+        "predicted_tokens_per_s": s.predicted_tokens_per_s,
+        "predicted_tokens_per_step": s.predicted_emitted,
+        "predicted_step_s": s.predicted_step_s,
+        "measured_over_predicted_emitted": s.emitted_ratio,
+        "predicted_over_measured_step_time": s.time_ratio,
+        "sentence": s.sentence,
+    }
+
+
+def measure_document(
+    inputs: Mapping[str, Any],
+    speeds: Sequence[MeasuredSpeed],
+    plain: Sequence[MeasuredSource],
+    passes: Mapping[int, float],
+    context_len: int,
+) -> dict[str, Any]:
+    """The document that ``specplan measure --json`` prints and writes."""
+    return {
+        "command": "measure",
+        "inputs": dict(inputs),
+        "sources": [speed_entry(s) for s in speeds],
+        "plain": [measured_entry(m) for m in plain],
+        "pass_times": {
+            "context": context_len,
+            "widths": list(passes),
+            "target_pass_s": list(passes.values()),
+        },
+        "provenance": PROVENANCE | SPEED_PROVENANCE,
+        "assumptions": list(ASSUMPTIONS),
+        "not_modeled": list(NOT_MODELED),
+    }
+
+
+def print_measurement(
+    speeds: Sequence[MeasuredSpeed], passes: Mapping[int, float], context_len: int, console: Console
+) -> None:
+    """Acceptance, speed, and one sentence per source."""
+    print_measured([s.measured for s in speeds], console)
+    print_positions([s.measured for s in speeds], console)
+    console.print()
+    table = figure_table(
+        ("source", "left"),
+        ("tag", "left"),
+        *((name, "right") for name in ("tok/s", "speedup", "predicted", "c", "v", "draft ms", "verify ms", "host ms")),
+        *((name, "right") for name in ("E meas/pred", "T pred/meas")),
+    )
+    for s in speeds:
+        table.add_row(
+            s.measured.source,
+            s.measured.tag,
+            f"{s.tokens_per_s:.1f}",
+            f"{s.speedup:.2f}x",
+            f"{s.predicted_speedup:.2f}x",
+            "0 (host)" if s.c is None else f"{s.c:.3f}",
+            f"{s.v:.2f}",
+            *(f"{1e3 * seconds:.2f}" for seconds in (s.draft_s, s.verify_s, s.host_s)),
+            f"{s.emitted_ratio:.3f}",
+            f"{s.time_ratio:.3f}",
+        )
+    console.print(table)
+    widths = ", ".join(f"{w}: {1e3 * t:.2f}" for w, t in passes.items())
+    console.print(
+        f"measured: tok/s, speedup over plain decoding, c and v from single passes (ms by width at context "
+        f"{context_len}: {widths}). Host matching is not overlapped with the device: draft and verify times add up.",
+        style="dim",
+        highlight=False,
+    )
+    for s in speeds:
+        print_line(s.sentence, console)
+
+
+def draw_measurement(speeds: Sequence[MeasuredSpeed], path: Path, title: str) -> None:
+    """The plane with every measured source as a point."""
+    from specplan.plan.plane import plane
+    from specplan.report.picture import save
+    from specplan.report.plane_plot import draw_planes
+
+    kappas = sorted(s.kappa for s in speeds)
+    drawn = plane([plane_source(s) for s in speeds], kappa=kappas[0])
+    save(draw_planes([drawn], title=title), path, title)
