@@ -135,6 +135,11 @@ _GPT: Final[dict[str, Any]] = {
 _QWEN_EXPERTS: Final = Routed(
     count="num_experts", shared_width="shared_expert_intermediate_size", shared_gate=True, sparse=sparse_step
 )
+_GRANITE_EXPERTS: Final = Routed(
+    count="num_local_experts", width="intermediate_size", shared_width="shared_intermediate_size", sparse=all_sparse
+)
+_NAMED_EXPERTS: Final = Routed(count="num_experts", width="intermediate_size", sparse=all_sparse)
+_DEEP_EXPERTS: Final = Routed(count="n_routed_experts", shared_count="n_shared_experts", sparse=dense_start(1))
 _LOCAL_EXPERTS: Final = Routed(count="num_local_experts", width="intermediate_size", sparse=all_sparse)
 
 FAMILIES: Final[dict[str, Family]] = {
@@ -263,16 +268,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen3_moe": _row(
         regular(**_BIASED, qk_norm="head", routed=Routed(count="num_experts", sparse=sparse_step), windows=from_layer)
     ),
-    "olmoe": _row(
-        regular(
-            **_BIASED, qk_norm="all", routed=Routed(count="num_experts", width="intermediate_size", sparse=all_sparse)
-        )
-    ),
-    "flex_olmo": _row(
-        regular(
-            **_BIASED, qk_norm="all", routed=Routed(count="num_experts", width="intermediate_size", sparse=all_sparse)
-        )
-    ),
+    "olmoe": _row(regular(**_BIASED, qk_norm="all", routed=_NAMED_EXPERTS)),
+    "flex_olmo": _row(regular(**_BIASED, qk_norm="all", routed=_NAMED_EXPERTS)),
     "phimoe": _row(
         regular(**_BIASED, norm_bias=True, routed=_LOCAL_EXPERTS, head_bias="lm_head_bias", windows=every_layer)
     ),
@@ -281,7 +278,7 @@ FAMILIES: Final[dict[str, Family]] = {
         regular(
             qkv_bias="attention_bias",
             qk_norm=_qk_head_if_used,
-            routed=Routed(count="n_routed_experts", shared_count="n_shared_experts", sparse=dense_start(1)),
+            routed=_DEEP_EXPERTS,
             mtp=nextn,
         )
     ),
@@ -289,7 +286,7 @@ FAMILIES: Final[dict[str, Family]] = {
         regular(
             qkv_bias="attention_bias",
             qk_norm=_qk_head_if_used,
-            routed=Routed(count="n_routed_experts", shared_count="n_shared_experts", sparse=dense_start(1)),
+            routed=_DEEP_EXPERTS,
             mtp=nextn,
         )
     ),
@@ -310,19 +307,12 @@ FAMILIES: Final[dict[str, Family]] = {
         )
     ),
     "ernie4_5_moe": _row(unusual.ernie_moe),
-    "minimax_m2": _row(
-        regular(qk_norm="all", routed=Routed(count="num_local_experts", width="intermediate_size", sparse=all_sparse))
-    ),
+    "minimax_m2": _row(regular(qk_norm="all", routed=_LOCAL_EXPERTS)),
     "granitemoe": _row(regular(**_BIASED, routed=_LOCAL_EXPERTS)),
     "granitemoeshared": _row(
         regular(
             **_BIASED,
-            routed=Routed(
-                count="num_local_experts",
-                width="intermediate_size",
-                shared_width="shared_intermediate_size",
-                sparse=all_sparse,
-            ),
+            routed=_GRANITE_EXPERTS,
         )
     ),
     "granitemoe_swa": _row(
@@ -330,12 +320,7 @@ FAMILIES: Final[dict[str, Family]] = {
             **_BIASED,
             sinks=True,
             windows=periodic(4, full_at=0),
-            routed=Routed(
-                count="num_local_experts",
-                width="intermediate_size",
-                shared_width="shared_intermediate_size",
-                sparse=all_sparse,
-            ),
+            routed=_GRANITE_EXPERTS,
         )
     ),
     "hunyuan_v1_moe": _row(unusual.hunyuan_moe),
@@ -435,7 +420,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "glm4v_moe_text": _row(
         regular(
             qkv_bias="attention_bias",
-            routed=Routed(count="n_routed_experts", shared_count="n_shared_experts", sparse=dense_start(1)),
+            routed=_DEEP_EXPERTS,
         )
     ),
     "llama4_text": _row(unusual.llama4),

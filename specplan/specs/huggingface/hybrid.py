@@ -312,14 +312,10 @@ def mamba2_decoder(f: Fields) -> Parts:
     return Parts(layers=(Layer(mixer=mixer, feed_forward=None, norm_vectors=1),) * f.n_layers)
 
 
-def jamba(f: Fields) -> Parts:
-    """Jamba: Mamba with an attention layer per period, experts in every other layer."""
-    n = f.n_layers
-    period, offset = f.count("attn_layer_period"), f.count("attn_layer_offset", least=0)
-    kinds = layer_kinds(f, n, ["full_attention" if i % period == offset else "linear_attention" for i in range(n)])
-    e_period, e_offset = f.count("expert_layer_period"), f.count("expert_layer_offset", least=0)
+def _mamba_dt(f: Fields, *, norms: bool = False, heads: int = 1) -> Recurrent:
+    """Mamba in the spelling of Jamba and Zamba."""
     rank = f.raw("mamba_dt_rank", "auto")
-    scan = mamba1(
+    return mamba1(
         f,
         width=f.count("mamba_expand") * f.hidden,
         state=f.count("mamba_d_state"),
@@ -327,8 +323,18 @@ def jamba(f: Fields) -> Parts:
         rank=-(-f.hidden // 16) if rank == "auto" else f.whole(rank, "mamba_dt_rank"),
         conv_bias=f.flag("mamba_conv_bias", True),
         bias=f.flag("mamba_proj_bias"),
-        norms=True,
+        norms=norms,
+        heads=heads,
     )
+
+
+def jamba(f: Fields) -> Parts:
+    """Jamba: Mamba with an attention layer per period, experts in every other layer."""
+    n = f.n_layers
+    period, offset = f.count("attn_layer_period"), f.count("attn_layer_offset", least=0)
+    kinds = layer_kinds(f, n, ["full_attention" if i % period == offset else "linear_attention" for i in range(n)])
+    e_period, e_offset = f.count("expert_layer_period"), f.count("expert_layer_offset", least=0)
+    scan = _mamba_dt(f, norms=True)
     width, count = f.count("intermediate_size"), f.count("num_experts")
     mlp = DenseMLP(width=width)
     routed = Experts(count=count, per_token=f.count("num_experts_per_tok"), width=width) if count > 1 else mlp
@@ -515,19 +521,9 @@ def _nemotron_experts(f: Fields) -> Layer:
 
 def zamba(f: Fields) -> Parts:
     """Zamba: Mamba layers; before some of them a shared attention block that reads [hidden; embedding]."""
-    n, hidden = f.n_layers, f.hidden
+    n = f.n_layers
     kinds = layer_kinds(f, n, _zamba_kinds(f, n))
-    rank = f.raw("mamba_dt_rank", "auto")
-    scan = mamba1(
-        f,
-        width=f.count("mamba_expand") * hidden,
-        state=f.count("mamba_d_state"),
-        kernel=f.count("mamba_d_conv"),
-        rank=-(-hidden // 16) if rank == "auto" else f.whole(rank, "mamba_dt_rank"),
-        conv_bias=f.flag("mamba_conv_bias", True),
-        bias=f.flag("mamba_proj_bias"),
-        heads=f.count("n_mamba_heads"),
-    )
+    scan = _mamba_dt(f, heads=f.count("n_mamba_heads"))
     mlp = DenseMLP(width=f.count("intermediate_size"))
     block = Layer(mixer=_wide_attention(f), feed_forward=mlp, norm_vectors=3)
     return Parts(layers=_shared_blocks(f, kinds, scan, [block], {}))
