@@ -99,6 +99,21 @@ def test_a_pool_that_does_not_hold_one_request_is_refused_in_the_engines_words()
     assert report.binding.startswith("max_model_len")
 
 
+def test_an_override_replaces_the_blocks_and_bounds_the_longest_request() -> None:
+    found = predict_vllm(LLAMA8, H100, VllmFlags(max_model_len=8192, num_gpu_blocks_override=1000))
+    assert found.blocks is not None
+    assert found.blocks.best == 1000
+    assert found.longest == 999 * 16
+    refused = predict_vllm(LLAMA8, H100, VllmFlags(max_model_len=16384, num_gpu_blocks_override=1000))
+    assert refused.refusal is not None
+    assert "estimated maximum model length is 15984" in refused.refusal
+
+
+def test_a_length_beyond_the_models_is_noted() -> None:
+    found = predict_vllm(LLAMA70, H100, VllmFlags(tp=4, max_model_len=16384))
+    assert any("exceeds the model's 8,192" in note for note in found.assumptions)
+
+
 def test_minus_one_fits_the_longest() -> None:
     found = predict_vllm(LLAMA8, H100, VllmFlags(max_model_len=-1, kv_cache_memory_bytes=10 * GIB))
     assert found.max_model_len == found.longest == 81904

@@ -217,7 +217,8 @@ def predict_vllm(
         plan = plan_cache(stages, [math.floor(r.available.best) for r in ranks], cache)
     except InfeasibleError as error:
         refusal = str(error)
-    spare = min(int(r.available.best) // size for r, size in zip(ranks, per_block, strict=True) if size) - 1
+    held = min(int(r.available.best) // size for r, size in zip(ranks, per_block, strict=True) if size)
+    spare = (held if flags.num_gpu_blocks_override is None else flags.num_gpu_blocks_override) - 1  # the null block
     limit = max(s.max_model_len, model.max_position or 0)
     longest = longest_request(groups, spare, replace(cache, max_model_len=limit))
     long = replace(cache, max_model_len=1 << 20)
@@ -307,6 +308,8 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
         length = int(f.max_model_len or 0)
     if length < 1:
         raise InputError(f"--max-model-len must be at least 1 (or -1 to fit), got {f.max_model_len}")
+    if model.max_position is not None and length > model.max_position:
+        notes.append(f"max_model_len {length:,} exceeds the model's {model.max_position:,}: vLLM wants that allowed")
     seqs, batched = default_batch(card, offline=f.offline)
     if f.max_num_batched_tokens is None:
         notes.append(f"max_num_batched_tokens {batched:,}: the default on {card.name}")
