@@ -15,7 +15,8 @@ from specplan.plan.engines.speculative import (
     sglang_speculation,
 )
 from specplan.plan.engines.vllm import VllmFlags
-from specplan.plan.engines.vllm_rules import DEFAULT_VERSION, vllm_rules
+from specplan.plan.engines.vllm_memory import version_number
+from specplan.plan.engines.vllm_rules import DEFAULT_VERSION, GRAPHS_IN_BUDGET
 from specplan.records.startup import TERMS, StartupLog
 from specplan.units import GIB
 from specplan.values.hardware import Accelerator
@@ -319,7 +320,7 @@ def _balance(log: StartupLog) -> TermCheck | None:
         if weights is None or outside is None:
             return None
         consumed = weights + outside
-        if vllm_rules(log.version or DEFAULT_VERSION).graphs_in_budget:
+        if version_number(log.version or DEFAULT_VERSION) >= GRAPHS_IN_BUDGET:
             graphs = log.value("cuda_graph_estimate_bytes") or 0.0
     derived = requested - consumed - peak - graphs
     step = sum(log.step(t) for t in ("requested_bytes", "weights_bytes", "activation_peak_bytes", "non_torch_bytes"))

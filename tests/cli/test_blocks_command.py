@@ -120,3 +120,20 @@ def test_a_log_of_an_unknown_model_is_still_read(specplan: Run, tmp_path: Path) 
     assert done.code == 0
     assert "46,592" in done.out
     assert "not predicted: unknown model" in done.out
+
+
+def test_a_log_of_an_engine_too_old_to_predict_is_still_balanced(specplan: Run, tmp_path: Path) -> None:
+    log = tmp_path / "v0.log"
+    log.write_text(
+        "INFO 12-14 api_server.py:585] vLLM API server version 0.6.5\n"
+        "INFO 12-14 api_server.py:586] args: Namespace(model='llama3-8b', tensor_parallel_size=1, max_model_len=8192)\n"
+        "INFO 12-14 worker.py:267] the current vLLM instance can use total_gpu_memory (79.22GiB) x "
+        "gpu_memory_utilization (0.90) = 71.29GiB\n"
+        "INFO 12-14 worker.py:267] model weights take 14.96GiB; non_torch_memory takes 1.79GiB; PyTorch activation peak "
+        "memory takes 1.26GiB; the rest of the memory reserved for KV Cache is 53.29GiB.\n"
+    )
+    done = specplan("blocks", "--from-log", str(log), "--json")
+    document = json.loads(done.out)
+    terms = {term["term"]: term for term in document["terms"]}
+    assert terms["balance_bytes"]["verdict"] == "agrees"
+    assert any("0.8 to 0.32" in note for note in document["notes"])

@@ -15,6 +15,8 @@ Version = tuple[int, int]
 OLDEST: Final[Version] = (0, 8)
 NEWEST: Final[Version] = (0, 32)
 DEFAULT_VERSION: Final = "0.32.0"
+GRAPHS_IN_BUDGET: Final = (0, 21, 0)
+"""From here on the estimate of CUDA graphs comes off the pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,11 @@ class VllmRules:
 
 CHANGES: Final[tuple[tuple[Version, dict[str, Any], str], ...]] = (
     ((0, 20), {"align_states": True}, "a 0.20.1rc1 log of a Qwen3.6 hybrid reserves 2 + k states; a 0.10 log does not"),
-    ((0, 21), {"graphs_in_budget": True}, "release notes: VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 by default"),
+    (
+        GRAPHS_IN_BUDGET[:2],
+        {"graphs_in_budget": True},
+        "release notes: VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 by default",
+    ),
     ((0, 21), {"tokens_by_concurrency": True}, "one machine, 0.20.0 against 0.21.0: 55k tokens became 525k"),
     ((0, 21), {"utilization": 0.92}, "0.9 in 0.19 logs, 0.92 in 0.27-era logs and 0.32 source; between them not read"),
     ((0, 24), {"draft_window": True}, "0.20.1rc1 charged DFlash layers in full, 0.27-era logs by their window"),
