@@ -67,6 +67,10 @@ class Drafter(Protocol):
         """Drafts for `rows`; `new` holds what each emitted since it was last asked."""
         ...
 
+    def remember(self, request: str, prompt: Sequence[int], emitted: Sequence[int]) -> None:
+        """Take into a shared store, if there is one, what a request of an earlier, interrupted run emitted."""
+        ...
+
 
 class NoDrafter:
     """Plain decoding."""
@@ -78,6 +82,9 @@ class NoDrafter:
 
     def stop(self, row: Row, new: Sequence[int]) -> None:
         """Nothing to drop."""
+
+    def remember(self, request: str, prompt: Sequence[int], emitted: Sequence[int]) -> None:
+        """There is no store."""
 
     def draft(self, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> DraftBatch:  # noqa: ARG002 - the protocol's
         """No tokens."""
@@ -114,6 +121,12 @@ class MatcherDrafter:
         """Append the last tokens, which a shared store may keep, and drop the request's state."""
         self.proposer.extend(row.request, list(new))
         self.proposer.stop_request(row.request)
+
+    def remember(self, request: str, prompt: Sequence[int], emitted: Sequence[int]) -> None:
+        """Run the request through the proposer without drafting."""
+        self.proposer.start_request(request, list(prompt))
+        self.proposer.extend(request, list(emitted))
+        self.proposer.stop_request(request)
 
     def draft(self, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> DraftBatch:
         """Append what was emitted, then ask for drafts."""
@@ -192,6 +205,9 @@ class ModelDrafter:
         """Free the row."""
         self._held[row.place] = 0
         self._cache.lengths[row.place] = 0
+
+    def remember(self, request: str, prompt: Sequence[int], emitted: Sequence[int]) -> None:
+        """There is no store."""
 
     def draft(self, rows: Sequence[Row], new: Sequence[Sequence[int]]) -> DraftBatch:  # noqa: ARG002 - the protocol's
         """Roll back to the accepted text, then draft k tokens."""

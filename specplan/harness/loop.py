@@ -43,10 +43,22 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """What a request got: `tokens` ends at the stop token or at the limit; `steps` are its verify passes."""
+    """What a request got.
+
+    Attributes
+    ----------
+    request : Request
+    tokens : tuple of int
+        Its output, which ends at the stop token or at the limit.
+    emitted : tuple of int
+        What the steps emitted: it can run past the output's end, as in engines.
+    steps : tuple of StepRecord
+        Its verify passes.
+    """
 
     request: Request
     tokens: tuple[int, ...]
+    emitted: tuple[int, ...]
     steps: tuple[StepRecord, ...]
 
 
@@ -230,9 +242,10 @@ class SpeculativeLoop:
 
     def _finish(self, running: _Running) -> Generated:
         self.drafter.stop(running.row, running.new)
-        output = running.row.tokens[len(running.request.prompt) :][: self.max_tokens]
+        emitted = tuple(running.row.tokens[len(running.request.prompt) :])
+        output = emitted[: self.max_tokens]
         end = next((i + 1 for i, token in enumerate(output) if token in self.stop_ids), len(output))
-        return Generated(request=running.request, tokens=tuple(output[:end]), steps=tuple(running.steps))
+        return Generated(request=running.request, tokens=output[:end], emitted=emitted, steps=tuple(running.steps))
 
     def _wait(self) -> None:
         if self.target.device.type == "cuda":

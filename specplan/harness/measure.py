@@ -86,8 +86,8 @@ def measure(
 ) -> Measurement:
     """Run every source, plain decoding first, over all requests, and compare speed with what the parts predict.
 
-    Steps are written to `folder` as they come; a killed run goes on where it stopped, at the first unfinished request
-    (a shared store then starts from the requests that are run again).
+    Steps are written to `folder` as they come; a killed run goes on where it stopped, at the first unfinished request,
+    with shared stores filled again by what the finished ones emitted.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def measure(
         ):
             for source in ordered:
                 before = sum((source.spelling, r.id) in writer.done for r in requests)
-                left = _run(target, source, requests, settings, stop_ids, writer.done)
+                left = _run(target, source, requests, settings, stop_ids, out.earlier(source.spelling))
                 for n, generated in enumerate(left, before + 1):
                     writer.write(generated.steps)
                     out.write(source.spelling, generated)
@@ -145,7 +145,7 @@ def measure(
                         progress(source.spelling, n, len(requests))
     else:
         _check_inputs(steps_path, inputs)
-    return _put_together(ordered, list(read_steps(steps_path)), _read_passes(folder / PASSES_FILE), inputs, folder)
+    return _put_together(ordered, list(read_steps(steps_path)), _read_lines(folder / PASSES_FILE), inputs, folder)
 
 
 def _make_folder(folder: Path) -> None:
@@ -166,17 +166,14 @@ class _Outputs:
     """Emitted tokens, one JSON line per source and request; lines of unfinished requests are dropped on resuming."""
 
     def __init__(self, path: Path, done: set[tuple[str, str]]) -> None:
-        kept: list[str] = []
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue  # the torn last line of a killed run
-                if (row["source"], row["id"]) in done:
-                    kept.append(line + "\n")
-        path.write_text("".join(kept), encoding="utf-8")
+        rows = _read_lines(path) if path.exists() else []
+        self._kept = [row for row in rows if (row["source"], row["id"]) in done]
+        path.write_text("".join(json.dumps(row) + "\n" for row in self._kept), encoding="utf-8")
         self._file = path.open("a", encoding="utf-8")
+
+    def earlier(self, source: str) -> list[dict[str, Any]]:
+        """Rows of an interrupted run, in the order in which its requests ended."""
+        return [row for row in self._kept if row["source"] == source]
 
     def write(self, source: str, generated: Generated) -> None:
         r = generated.request
@@ -186,6 +183,7 @@ class _Outputs:
             "kind": r.tag,
             "prompt_token_ids": r.prompt,
             "output_token_ids": generated.tokens,
+            "emitted_token_ids": generated.emitted,
         }
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
@@ -203,9 +201,10 @@ def _run(
     requests: Sequence[Request],
     settings: Settings,
     stop_ids: frozenset[int],
-    done: set[tuple[str, str]],
+    earlier: Sequence[Mapping[str, Any]],
 ) -> Iterator[Generated]:
-    left = [r for r in requests if (source.spelling, r.id) not in done]
+    done = {row["id"] for row in earlier}
+    left = [r for r in requests if r.id not in done]
     if not left:
         return
     capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + draft_length(source) + 2
@@ -214,6 +213,8 @@ def _run(
     drafter = build_drafter(
         source, target, batch=settings.batch, capacity=capacity, sampling=sampling, generator=generator
     )
+    for row in earlier:
+        drafter.remember(row["id"], row["prompt_token_ids"], row["emitted_token_ids"])
     loop = SpeculativeLoop(
         target=target,
         drafter=drafter,
@@ -260,13 +261,14 @@ class _Clocks:
         self._file.close()
 
 
-def _read_passes(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Rows of a JSON-lines file; the torn last line of a killed run is left out."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             rows.append(json.loads(line))
         except ValueError:
-            continue  # the torn last line of a killed run
+            continue
     return rows
 
 

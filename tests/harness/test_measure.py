@@ -1,0 +1,236 @@
+"""Measuring: records survive a kill, parts add up to the whole, spellings and prompts are read with one clear line."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from specplan.errors import InputError
+from specplan.harness.job import MeasureJob
+from specplan.harness.llama import Llama, LlamaShape
+from specplan.harness.loop import Request
+from specplan.harness.measure import OUTPUTS_FILE, PASSES_FILE, STEPS_FILE, Settings, measure
+from specplan.harness.prompts import prompt_file, read_prompts
+from specplan.harness.sources import read_source
+from specplan.plan.measured import summarise
+from specplan.plan.measured_speed import PassTimes, measured_speed, plane_source
+from specplan.records.step import StepRecord
+from specplan.records.tally import Tally
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def target() -> Llama:
+    torch.manual_seed(5)
+    shape = LlamaShape(
+        vocab_size=12,
+        hidden_size=32,
+        layers=3,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        ffn_size=48,
+        tied=False,
+        max_position=512,
+    )
+    model = Llama(shape).eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.5)
+    return model
+
+
+REQUESTS = [
+    Request(id=f"{tag}{i}", prompt=tuple((i + j * (2 + i)) % 12 for j in range(10)) * 2, tag=tag)
+    for tag in ("copy", "open")
+    for i in range(3)
+]
+SOURCES = [read_source(text) for text in ("ngram:min=1,max=3,k=4", "suffix:k=8", "draft:drop=1,k=2")]
+SETTINGS = Settings(max_tokens=20)
+
+
+def run(target: Llama, folder: Path, **more):
+    return measure(target, SOURCES, REQUESTS, folder, settings=SETTINGS, **more)
+
+
+def outputs(folder: Path) -> dict[tuple[str, str], list[int]]:
+    rows = [json.loads(line) for line in (folder / OUTPUTS_FILE).read_text().splitlines()]
+    found = {(r["source"], r["id"]): r["output_token_ids"] for r in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_every_source_gives_the_plain_output_and_a_row_per_tag(target: Llama, tmp_path: Path) -> None:
+    found = run(target, tmp_path)
+    assert [(s.measured.source, s.measured.tag) for s in found.speeds] == [
+        (source.spelling, tag) for source in SOURCES for tag in ("copy", "open")
+    ]
+    got = outputs(tmp_path)
+    for (source, name), tokens in got.items():
+        assert tokens == got["none", name], source
+    for s in found.speeds:
+        assert s.speedup * s.plain_tokens_per_s == pytest.approx(s.tokens_per_s)
+        product = s.emitted_ratio * s.time_ratio * s.predicted_tokens_per_s
+        assert product == pytest.approx(s.tokens_per_s, rel=1e-9)
+        assert (s.c is None) == (not s.measured.source.startswith("draft"))
+
+
+def test_a_killed_run_goes_on_and_counts_nothing_twice(target: Llama, tmp_path: Path) -> None:
+    class KilledError(Exception):
+        pass
+
+    def kill(source: str, done: int, _: int) -> None:
+        if source.startswith("suffix") and done == 4:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run(target, tmp_path, progress=kill)
+    assert not (tmp_path / STEPS_FILE).exists()
+    with (tmp_path / OUTPUTS_FILE).open("a") as file:
+        file.write('{"source": "torn')
+    seen: list[tuple[str, int]] = []
+    found = run(target, tmp_path, progress=lambda source, done, _: seen.append((source, done)))
+    assert seen[0] == (SOURCES[1].spelling, 5)
+    whole = tmp_path / "whole"
+    at_once = run(target, whole)
+    assert outputs(tmp_path) == outputs(whole)
+
+    def counts(m):
+        return [(s.measured.source, s.measured.tag, s.measured.tally.emitted_tokens) for s in m.speeds]
+
+    assert counts(found) == counts(at_once)
+
+
+def test_a_finished_run_is_read_again_without_running(target: Llama, tmp_path: Path) -> None:
+    first = run(target, tmp_path)
+    calls: list[str] = []
+    again = run(target, tmp_path, progress=lambda *_: calls.append("ran"))
+    assert not calls
+    assert again.speeds == first.speeds
+    with pytest.raises(InputError, match="other inputs"):
+        measure(target, SOURCES, REQUESTS, tmp_path, settings=dataclasses.replace(SETTINGS, max_tokens=9))
+
+
+def test_passes_are_timed_between_requests(target: Llama, tmp_path: Path) -> None:
+    run(target, tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / PASSES_FILE).read_text().splitlines()]
+    assert len(rows) == 4 * len(REQUESTS)
+    assert all(set(row["target_s"]) >= {"1", "9"} for row in rows)
+    assert {row["source"] for row in rows if "draft_s" in row} == {SOURCES[2].spelling}
+
+
+def steps(drafted: int, accepted: list[int], seconds: tuple[float, float, float]) -> list[StepRecord]:
+    return [
+        StepRecord(
+            request=f"r{i % 4}", step=i, source="s", context_len=10, drafted=drafted, accepted=a, emitted=a + 1,
+            draft_s=seconds[0], verify_s=seconds[1], host_s=seconds[2],
+        )
+        for i, a in enumerate(accepted)
+    ]  # fmt: skip
+
+
+def test_prediction_equals_measurement_where_the_law_and_the_times_are_the_models_own() -> None:
+    """At alpha 1 every draft of 3 is accepted: E is 4, and a step costs one wide pass and three draft passes."""
+    measured = summarise(Tally.of_steps(steps(3, [3] * 8, (0.03, 0.012, 0.001))), source="s")
+    passes = PassTimes(widths=(1, 4), target_s=(0.01, 0.012), draft_s=0.01)
+    s = measured_speed(measured, kappa=3, passes=passes, plain_tokens_per_s=90.0, plain_host_s=0.001)
+    assert s.predicted_emitted == pytest.approx(4)
+    assert s.predicted_tokens_per_s == pytest.approx(s.tokens_per_s) == pytest.approx(4 / 0.043)
+    assert (s.c, s.v) == (pytest.approx(1.0), pytest.approx(1.2))
+    assert s.speedup == pytest.approx(4 / 0.043 / 90)
+    point = plane_source(s)
+    assert (point.alpha, point.c, point.coverage) == (1.0, pytest.approx(1.0), 1.0)
+
+
+def test_steps_without_a_draft_count_as_plain_ones() -> None:
+    rows = steps(2, [2, 0], (0.0, 0.01, 0.0)) + steps(0, [0, 0], (0.0, 0.01, 0.0))
+    measured = summarise(Tally.of_steps(rows), source="s")
+    passes = PassTimes(widths=(1, 3), target_s=(0.01, 0.02))
+    s = measured_speed(measured, kappa=2, passes=passes, plain_tokens_per_s=100.0, plain_host_s=0.0)
+    assert s.predicted_step_s == pytest.approx((0.02 + 0.01) / 2)
+    alpha = measured.alpha.value
+    assert s.predicted_emitted == pytest.approx(1 + 0.5 * (alpha + alpha**2))
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("draft", "drop"),
+        ("draft:drop=12-15,first=8", "one of"),
+        ("draft:drop=15-12", "12-15"),
+        ("draft:drop=x", "layers"),
+        ("draft:first=0", "first"),
+        ("draft:drop=1,k=0", "k must"),
+        ("draft:drop=1,sample=warm", "greedy"),
+        ("draft:drop=1,size=3", "size"),
+        ("ngrm", "ngram"),
+        ("ngram:min=5,max=2", "min"),
+    ],
+)
+def test_sources_that_make_no_sense_are_named(text: str, needed: str) -> None:
+    with pytest.raises(InputError, match=needed):
+        read_source(text)
+
+
+def test_a_spelling_reads_back_as_itself() -> None:
+    for text in ("draft:drop=12-15+20,k=5", "draft:first=8", "draft:model=folder,sample=probabilistic", "none"):
+        source = read_source(text)
+        assert read_source(source.spelling) == source
+
+
+class Words:
+    """A tokenizer without a chat template: a word's length is its id."""
+
+    chat_template = None
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [len(w) for w in text.split()]}
+
+
+def test_prompts_of_text_and_of_ids_are_read_with_their_tags(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one three"}\n\n{"id": "x", "kind": "copy", "prompt_token_ids": [4, 5]}\n')
+    first, second = read_prompts(path, Words())
+    assert (first.id, first.prompt, first.tag) == ("mine-1", (3, 5), "mine")
+    assert (second.id, second.prompt, second.tag) == ("x", (4, 5), "copy")
+
+
+@pytest.mark.parametrize(
+    ("content", "needed"),
+    [
+        ("{", "mine.jsonl:1"),
+        ("[1]", "object"),
+        ('{"text": "a"}', "prompt"),
+        ('{"prompt_token_ids": [1, -2]}', "token ids"),
+        ('{"prompt_token_ids": "12"}', "token ids"),
+        ('{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', "twice"),
+        ("\n\n", "no prompts"),
+    ],
+)
+def test_broken_prompt_files_name_file_and_line(tmp_path: Path, content: str, needed: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError, match=needed):
+        read_prompts(path, Words())
+
+
+def test_the_shipped_sets_hold_forty_prompts_each() -> None:
+    for name in ("copy", "open.jsonl"):
+        requests = read_prompts(prompt_file(name), Words())
+        assert len(requests) >= 40
+        assert len({r.id for r in requests}) == len(requests)
+    with pytest.raises(InputError, match="copy, open"):
+        prompt_file("poems")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_tokens": 0}, {"batch": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"dtype": "int3"},
+     {"rule": "fast"}, {"limit": -1}],
+    ids=str,
+)  # fmt: skip
+def test_a_job_that_cannot_run_is_refused_before_anything_is_loaded(wrong: dict) -> None:
+    with pytest.raises(InputError):
+        MeasureJob(target="smollm2-135m", sources=("suffix",), prompts=("copy",), **wrong)
