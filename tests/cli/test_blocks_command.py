@@ -129,8 +129,8 @@ def test_a_log_of_an_engine_too_old_to_predict_is_still_balanced(specplan: Run, 
         "INFO 12-14 api_server.py:586] args: Namespace(model='llama3-8b', tensor_parallel_size=1, max_model_len=8192)\n"
         "INFO 12-14 worker.py:267] the current vLLM instance can use total_gpu_memory (79.22GiB) x "
         "gpu_memory_utilization (0.90) = 71.29GiB\n"
-        "INFO 12-14 worker.py:267] model weights take 14.96GiB; non_torch_memory takes 1.79GiB; PyTorch activation peak "
-        "memory takes 1.26GiB; the rest of the memory reserved for KV Cache is 53.29GiB.\n"
+        "INFO 12-14 worker.py:267] model weights take 14.96GiB; non_torch_memory takes 1.79GiB; PyTorch activation "
+        "peak memory takes 1.26GiB; the rest of the memory reserved for KV Cache is 53.29GiB.\n"
     )
     done = specplan("blocks", "--from-log", str(log), "--json")
     document = json.loads(done.out)

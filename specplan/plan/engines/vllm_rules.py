@@ -64,7 +64,7 @@ CHANGES: Final[tuple[tuple[Version, dict[str, Any], str], ...]] = (
     (
         GRAPHS_IN_BUDGET[:2],
         {"graphs_in_budget": True},
-        "release notes: VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1 by default",
+        "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 1 by default",
     ),
     ((0, 21), {"tokens_by_concurrency": True}, "one machine, 0.20.0 against 0.21.0: 55k tokens became 525k"),
     ((0, 21), {"utilization": 0.92}, "0.9 in 0.19 logs, 0.92 in 0.27-era logs and 0.32 source; between them not read"),
