@@ -10,7 +10,6 @@ shared tree until it is evicted: first in, first out, beyond `max_cached_request
 Prompts never enter the shared tree. Nothing is written to disk.
 """
 
-import math
 from collections import Counter
 from collections.abc import Hashable, KeysView, Sequence
 from types import ModuleType
@@ -26,6 +25,8 @@ from specplan.propose.protocol import Draft, TokenArray, Tokens, as_tokens, limi
 _INT32: Final = np.dtype(np.int32)
 _OWN_FULL: Final = 1
 _INVALID: Final = 3
+_RESERVED: Final = f"invalid key: token ids {-(2**31)} and {-(2**31) + 1} are reserved"
+_MAX_DEPTH: Final = 2**26 - 1
 _STATE_BYTES: Final = 8 * 4
 _EDGE_BYTES: Final = 6 * 4
 _HEAD_BYTES: Final = 8 * 8
@@ -46,6 +47,26 @@ def _vector(tokens: Tokens) -> TokenArray:
     return tokens.astype(np.int32)  # a read-only or unaligned vector
 
 
+def check_depth(depth: int) -> None:
+    """Refuse a depth that no tree has.
+
+    >>> check_depth(0)
+    Traceback (most recent call last):
+    specplan.errors.InputError: max_tree_depth is 0; it must be between 1 and 67108863
+    """
+    if not 1 <= depth <= _MAX_DEPTH:
+        raise InputError(f"max_tree_depth is {depth}; it must be between 1 and {_MAX_DEPTH}")
+
+
+def _whole(tokens: object) -> int:
+    """A draft length as an int; InputError for what is none."""
+    if tokens is None:
+        raise InputError("max_spec_tokens is missing; give the longest draft, such as 32")
+    if not isinstance(tokens, (int, np.integer)):
+        raise InputError(f"max_spec_tokens is {tokens!r}; give a whole number, such as 32")
+    return int(tokens)
+
+
 class SuffixTree:
     """All substrings of at most `depth` tokens of some texts, counted and ranked; see `suffix_kernels` for the layout.
 
@@ -62,9 +83,10 @@ class SuffixTree:
     def __init__(self, depth: int, tokens: int = 0) -> None:
         self.kernels: ModuleType = load("suffix_kernels")
         self.depth = depth
-        keys = 1 << (max(256, 24 * depth, tokens // 4) - 1).bit_length()
+        keys = 1 << (max(256, 24 * min(depth, 64), tokens // 4) - 1).bit_length()
+        edges = tokens + min(depth, 64) + 16
         self.arrays: tuple[NDArray[Any], ...] = tuple(
-            self.kernels.empty_tree(depth, tokens + tokens // 2 + 16, tokens + depth + 16, keys)
+            self.kernels.empty_tree(depth, tokens + tokens // 2 + 16, edges, keys)
         )
 
     def grow(self, least: int, max_bytes: int | None = None) -> bool:
@@ -251,7 +273,7 @@ class SuffixCache:
     Parameters
     ----------
     max_tree_depth : int
-        D >= 1: match length + draft length <= D.
+        D, 1 <= D < 2^26: match length + draft length <= D.
     max_cached_requests : int
         Responses kept in the shared tree, oldest first out; -1 for no limit, 0 for no shared tree.
     max_shared_bytes : int or None
@@ -280,8 +302,7 @@ class SuffixCache:
     def __init__(
         self, max_tree_depth: int = 64, max_cached_requests: int = -1, *, max_shared_bytes: int | None = None
     ) -> None:
-        if not 1 <= max_tree_depth < 2**15:
-            raise InputError(f"max_tree_depth is {max_tree_depth}; it must be between 1 and {2**15 - 1}")
+        check_depth(max_tree_depth)
         if max_cached_requests >= 2**31:
             raise InputError(f"max_cached_requests must be at most 2^31, got {max_cached_requests}; -1 means no limit")
         self.max_tree_depth = max_tree_depth
@@ -297,9 +318,9 @@ class SuffixCache:
         kernels = self._shared.kernels
         self._feed, self._remove = kernels.feed, kernels.remove
         self._chain, self._tree = kernels.speculate_chain, kernels.speculate_tree
-        self._buffers(max_tree_depth)
-        self._chains = [tuple(range(-1, n - 1)) for n in range(max_tree_depth)]
-        self._nothing: list[Draft] = [Draft((), (), (), 0.0, m) for m in range(max_tree_depth)]
+        self._buffers(min(max_tree_depth, 256))
+        self._chains = [tuple(range(-1, n - 1)) for n in range(min(max_tree_depth, 256))]
+        self._nothing = [Draft((), (), (), 0.0, m) for m in range(min(max_tree_depth, 256))]
 
     def _buffers(self, width: int) -> None:
         """Room for drafts of `width` tokens."""
@@ -368,7 +389,7 @@ class SuffixCache:
             text[:start] = active.text[:start]
             active.text = text
             active.seen = ()
-        least = 16 + 2 * self.max_tree_depth
+        least = 16 + 2 * min(self.max_tree_depth, stop)
         while True:
             if active.seen is not self._shared.arrays:
                 active.bind(self._shared.arrays)
@@ -377,7 +398,7 @@ class SuffixCache:
                 active.size = stop
                 return
             if full == _INVALID:
-                raise InputError(f"invalid key: token ids {-(2**31)} and {-(2**31) + 1} are reserved")
+                raise InputError(_RESERVED)
             if full == _OWN_FULL:
                 active.tree.grow(least)
                 active.seen = ()
@@ -448,12 +469,13 @@ class SuffixCache:
         if active is None:
             active = self._request(request_id)
         pattern = _vector(context)
-        if max_spec_tokens is None:
-            raise InputError("max_spec_tokens is missing; give the longest draft, such as 32")
-        if use_tree_spec:
-            width = self._tree_width(max_spec_tokens, max_spec_factor, max_spec_offset)
-            if width > self._width:
-                self._buffers(width)
+        if type(max_spec_tokens) is not int:
+            max_spec_tokens = _whole(max_spec_tokens)
+        if not type(max_spec_factor) is type(max_spec_offset) is type(min_token_prob) is float:
+            max_spec_factor, max_spec_offset = float(max_spec_factor), float(max_spec_offset)
+            min_token_prob = float(min_token_prob)
+        if max_spec_tokens > self._width:
+            self._widen(active, max_spec_tokens, max_spec_factor, max_spec_offset, use_tree_spec)
         if active.seen is not self._shared.arrays:
             active.bind(self._shared.arrays)
         options = (pattern, max_spec_tokens, max_spec_factor, max_spec_offset, min_token_prob, self._out, self._probs)
@@ -461,19 +483,28 @@ class SuffixCache:
             n, match_len, score = self._tree(active.bound, *options)
         else:
             n, match_len, score = self._chain(*active.bound, *options)
+        if n < 0:
+            raise InputError(_RESERVED)
         if n == 0:
-            nothing: Draft = self._nothing[match_len]
-            return nothing
+            return self._nothing[match_len] if match_len < 256 else Draft((), (), (), 0.0, match_len)
         tokens, parents, probs = self._drafted
-        at = tuple(parents[:n].tolist()) if use_tree_spec else self._chains[n]
+        if use_tree_spec:
+            at = tuple(parents[:n].tolist())
+        elif n < 256:
+            at = self._chains[n]
+        else:
+            at = tuple(range(-1, n - 1))
         return Draft(tuple(tokens[:n].tolist()), at, tuple(probs[:n].tolist()), score, match_len)
 
-    def _tree_width(self, limit: int, factor: float, offset: float) -> int:
-        """Most nodes that a tree draft can have."""
-        allowed = self.max_tree_depth * factor + offset + 2
-        if not math.isfinite(allowed):
-            raise InputError(f"max_spec_factor {factor} and max_spec_offset {offset} must be finite")
-        return max(1, min(limit, int(allowed)))
+    def _widen(self, active: _Active, limit: int, factor: float, offset: float, as_tree: bool) -> None:
+        """Room for the longest draft there can be: by its options, and by the strings that there are."""
+        nodes = self.max_tree_depth
+        if as_tree:
+            allowed = max(factor, 0.0) * self.max_tree_depth + max(offset, 0.0) + 2
+            strings = max(active.size, self._shared.tokens) * self.max_tree_depth
+            nodes = min(strings, int(allowed) if allowed < limit else limit)
+        if min(limit, nodes) > self._width:
+            self._buffers(min(limit, nodes))
 
     @property
     def cached_tokens(self) -> int:

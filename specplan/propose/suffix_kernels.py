@@ -51,7 +51,7 @@ STATE_WIDTH = 8
 E_TOKEN, E_TARGET, E_TIMES, E_NEXT, E_PREV, E_OWNER = range(6)
 EDGE_WIDTH = 6
 WIDE = 1 << 30
-LISTED = 1 << 16  # one listed child, in LEN
+LISTED = 1 << 26  # one listed child, in LEN
 LEN_MASK = LISTED - 1
 NARROW = 8
 
@@ -650,8 +650,13 @@ def match_text(t: Tree, last: Int, size: Int, text: Ints, length: Int, context: 
 
 @jit_leaf
 def _allowed(m: Int, limit: Int, factor: Float, offset: Float) -> Int:
-    """Most tokens after a match of m: m * factor + offset in float32, a hair more, cut to an integer in [0, limit]."""
+    """Most tokens after a match of m: m * factor + offset in float32, a hair more, cut to an integer in [0, limit].
+
+    None where it is no number below 2^31: the engine's conversion to int wraps there.
+    """
     real = np.float64(np.float32(np.float32(np.float32(m) * factor) + offset)) + 1e-6
+    if not real < 2147483648.0:
+        return np.int64(0)
     return np.int64(min(np.float64(limit), max(real, 0.0)))
 
 
@@ -953,18 +958,25 @@ class Options(NamedTuple):
 
 
 @jit_leaf
-def _matches(a: Asked) -> tuple[Int, Int, Int, Int]:
-    """State and length of the longest match in the own tree and in the shared one."""
-    cap = min(a.context.size, a.own.head[DEPTH]) - 1
+def _matches(a: Asked) -> tuple[Int, Int, Int, Int, bool]:
+    """State and length of the longest match in the own tree and in the shared one, and whether the ids are valid.
+
+    They are not where a reserved id stands right before a match: the engine looks it up and refuses.
+    """
+    size = a.context.size
+    cap = min(size, a.own.head[DEPTH]) - 1
     v, m = match_text(a.own, a.own_last, a.own_size, a.text, a.length, a.context, cap)
     w, n = match_text(a.shared, a.shared_last, a.shared_size, a.text, a.length, a.context, cap)
-    return v, m, w, n
+    valid = not ((m < cap and a.context[size - 1 - m] <= RESERVED) or (n < cap and a.context[size - 1 - n] <= RESERVED))
+    return v, m, w, n, valid
 
 
 @jit_leaf
 def _chain(a: Asked, o: Options, tokens: Ints, probs: Floats) -> tuple[Int, Int, Float]:
-    """Tokens, match length and score of the better chain of the two trees, the own one of equals."""
-    v, m, w, m2 = _matches(a)
+    """Tokens, match length and score of the better chain of the two trees, the own one of equals; -1: a reserved id."""
+    v, m, w, m2, valid = _matches(a)
+    if not valid:
+        return np.int64(-1), np.int64(0), np.float32(0.0)
     v, m, n, score = best_path(a.own, v, m, o.limit, o.factor, o.offset, o.min_prob)
     w, m2, n2, score2 = best_path(a.shared, w, m2, o.limit, o.factor, o.offset, o.min_prob)
     if score2 > score:
@@ -975,7 +987,9 @@ def _chain(a: Asked, o: Options, tokens: Ints, probs: Floats) -> tuple[Int, Int,
 @jit
 def _tree(a: Asked, o: Options, out: Ints, probs: Floats) -> tuple[Int, Int, Float]:
     """`_chain` for trees: tokens in ``out[0]``, parents in ``out[2]``, probabilities in ``probs[0]``."""
-    v, m, w, m2 = _matches(a)
+    v, m, w, m2, valid = _matches(a)
+    if not valid:
+        return np.int64(-1), np.int64(0), np.float32(0.0)
     m, n, score = best_tree(a.own, v, m, o.limit, o.factor, o.offset, o.min_prob, out[:2], out[2:4], probs[:2])
     m2, n2, score2 = best_tree(a.shared, w, m2, o.limit, o.factor, o.offset, o.min_prob, out[4:6], out[6:8], probs[2:])
     if score2 > score:
@@ -1161,7 +1175,7 @@ def _feed_shared(t: Tree, last: Int, stream: Ints, base: Int, done: Int, now: In
     """Append ``stream[done:now]`` of the response from `base`; the tree, grown if need be."""
     for i in range(done, now):
         new = append(t, last, i - base, stream[i])
-        least = 64 + 2 * t.head[DEPTH]
+        least = 64
         while new == NONE:
             states, edges, keys = roomier(t, least)
             t = resized(t, states, edges, keys)
@@ -1218,8 +1232,8 @@ def replay(
     longest = 1
     for r in range(requests):
         longest = max(longest, starts[r + 1] - starts[r])
-    pool = _new_pool(slots, 2 * longest + 8, 2 * longest + 4 * depth + 64, _power_of_two(2 * longest + 16 * depth))
-    shared = empty_tree(depth, 1024, 1024 + 4 * depth, _power_of_two(4096 + 16 * depth))
+    pool = _new_pool(slots, 2 * longest + 8, 2 * longest + 320, _power_of_two(2 * longest + 1024))
+    shared = empty_tree(depth, 1024, 1280, 4096)
     running = np.full(slots, -1, np.int64)
     end, own_last, shared_last = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
     in_shared, drafted, matched = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)

@@ -8,6 +8,7 @@ from specplan.propose.compiled import load
 from specplan.propose.ngram import NO_LIMIT
 from specplan.propose.protocol import Tokens, as_tokens
 from specplan.propose.steps import Steps, check_trace
+from specplan.propose.suffix import check_depth
 
 
 def replay(
@@ -68,8 +69,7 @@ def replay(
         raise InputError(
             f"concurrency {concurrency}, k {k}, prefill_emits {prefill_emits}: at least 1, 0 and 0 are needed"
         )
-    if not 1 <= max_tree_depth < 2**15:
-        raise InputError(f"max_tree_depth is {max_tree_depth}; it must be between 1 and {2**15 - 1}")
+    check_depth(max_tree_depth)
     text = as_tokens(stream, what="stream")
     starts, prompts = np.asarray(starts, np.int64), np.asarray(prompts, np.int64)
     check_trace(text, starts, prompts)

@@ -93,6 +93,44 @@ def test_recorded_refusals(case):
     assert cache.speculate(1, [1, 2], max_spec_tokens=4).tokens == (3,)
 
 
+@pytest.mark.parametrize("context", [[1, -(2**31)], [-(2**31), 1, 2], [7, -(2**31) + 1, 3]])
+def test_a_reserved_id_is_refused_where_a_match_would_go_on_to_it(context):
+    cache = SuffixCache()
+    cache.start_request(1, [1, 2, 3, 1, 2])
+    looked_up = context[-1] < 0 or (len(context) == 3 and context[1] < 0)
+    for as_tree in (False, True):
+        if looked_up:
+            with pytest.raises(InputError, match="invalid key"):
+                cache.speculate(1, context, 4, use_tree_spec=as_tree)
+        else:  # the longest match tried is one shorter than the context
+            assert cache.speculate(1, context, 4, use_tree_spec=as_tree).match_len == 2
+
+
+@pytest.mark.parametrize("as_tree", [False, True])
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e10])
+def test_a_factor_that_no_int_holds_drafts_nothing(factor, as_tree):
+    cache = SuffixCache()
+    cache.start_request(1, [1, 2, 3, 1, 2])
+    draft = cache.speculate(1, [3, 1, 2], 4, max_spec_factor=factor, use_tree_spec=as_tree)
+    assert (draft.tokens, draft.match_len) == ((), 2)
+
+
+def test_drafts_longer_than_any_buffer_was():
+    cache, oracle, text = SuffixCache(300), OracleCache(300), list(range(290)) * 2
+    for c in (cache, oracle):
+        c.start_request(1, text)
+    for as_tree in (False, True):
+        for limit in (3, 300, 2**31 - 1):
+            got = cache.speculate(1, text[-3:], limit, 200.0, use_tree_spec=as_tree)
+            assert got == oracle.speculate(1, text[-3:], limit, 200.0, use_tree_spec=as_tree)
+    assert len(got) > 256
+    cache = SuffixCache(100_000)
+    cache.start_request(1, text)
+    assert len(cache.speculate(1, text[-3:], 1000, 1000)) == 290  # whole numbers do as reals
+    with pytest.raises(InputError, match=r"max_spec_tokens is 2\.5"):
+        cache.speculate(1, text[-3:], 2.5)
+
+
 token = st.integers(0, 2)
 operation = st.tuples(
     st.sampled_from(["start", "start", "add", "add", "add", "add", "stop", "evict"]),
