@@ -168,7 +168,7 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:
-    """Attention of DeepSeek-V4: one shared key-value vector per token in a window, and compressed entries of all before.
+    """Attention of DeepSeek-V4: one key-value vector per token in a window, and compressed entries of all before.
 
     Attributes
     ----------

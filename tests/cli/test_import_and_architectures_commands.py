@@ -1,6 +1,7 @@
 """`specplan import` and `specplan architectures`: what they print, write and refuse."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,18 @@ def test_importing_never_imports_transformers_or_torch(config: Path) -> None:
         "assert not {'transformers', 'torch'} & set(sys.modules), 'heavy import'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_hub_id_that_cannot_be_fetched_says_what_to_download() -> None:
+    pytest.importorskip("huggingface_hub")
+    ran = subprocess.run(
+        [sys.executable, "-m", "specplan", "import", "no-such-owner/no-such-model"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert "download config.json from" in ran.stderr
+    assert ran.stderr.count("\n") == 1
