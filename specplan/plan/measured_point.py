@@ -78,9 +78,10 @@ class MeasuredPoint:
         Measured tokens per step over `step_cost`.
     alpha_break_even : float or None
         Constant alpha at which these draft lengths and this coverage neither win nor lose; None where alpha 1 loses.
-    best_kappa : int
-        Cap on the draft length with the highest speedup; 0 where none pays.
-    best_speedup : float
+    best_kappa : int or None
+        Cap on the draft length with the highest speedup; 0 where none pays; None where it cannot be told (trees, or
+        no rates by position).
+    best_speedup : float or None
         With drafts cut to that length.
     expected_emitted : float or None
         Tokens per step that the measured alpha, held constant, gives with these draft lengths.
@@ -98,8 +99,8 @@ class MeasuredPoint:
     step_cost: float
     speedup: float
     alpha_break_even: float | None
-    best_kappa: int
-    best_speedup: float
+    best_kappa: int | None
+    best_speedup: float | None
     expected_emitted: float | None
     plain_s: float
     expected_step_s: float
@@ -118,7 +119,7 @@ class MeasuredPoint:
         verdict = f"pays: {gain}" if self.pays else f"does not pay: {gain}"
         if self.best_kappa == 0:
             better = "; no draft length would"
-        elif self.best_speedup > self.speedup * 1.005:
+        elif self.best_speedup is not None and self.best_speedup > self.speedup * 1.005:
             better = f"; drafts cut to {self.best_kappa} would give {self.best_speedup:.3f}x"
         else:
             better = ""
@@ -205,8 +206,8 @@ def place_measured(measured: MeasuredSource, place: Place) -> MeasuredPoint:
         step_cost=cost,
         speedup=speedup,
         alpha_break_even=None if math.isnan(be) else be,
-        best_kappa=best if best_speedup > 1.0 else 0,
-        best_speedup=best_speedup if best_speedup > 1.0 else 1.0,
+        best_kappa=best,
+        best_speedup=best_speedup,
         expected_emitted=None if alpha is None or not chain else float(expected_emitted_lengths(alpha, weights)),
         plain_s=plain.plain_s,
         expected_step_s=cost * plain.plain_s,
@@ -230,13 +231,13 @@ def _cost(weights: FloatArray, c: float, verify: FloatArray, place: Place) -> fl
 
 def _best_cut(
     measured: MeasuredSource, weights: FloatArray, c: float, verify: FloatArray, place: Place
-) -> tuple[int, float]:
-    """Best cap on the draft length, and its speedup; no cap for trees or without rates by position."""
+) -> tuple[int | None, float | None]:
+    """Best cap on the draft length, and its speedup; unknown for trees and without rates by position."""
     rates = measured.position_rates_unconditional
     longest = len(weights) - 1
     whole = (measured.tokens_per_step or 1.0) / _cost(weights, c, verify, place)
     if rates is None or measured.coverage is None or place.width is not None:
-        return longest, whole
+        return None, None
     padded = np.zeros(longest)
     padded[: min(len(rates), longest)] = rates[:longest]
     best, best_speedup = longest, whole
@@ -245,7 +246,7 @@ def _best_cut(
         speedup = emitted / _cost(_cut(weights, k), c, verify[: k + 1], place)
         if speedup > best_speedup:
             best, best_speedup = k, speedup
-    return best, best_speedup
+    return (best, best_speedup) if best_speedup > 1.0 else (0, 1.0)
 
 
 def as_draft_source(point: MeasuredPoint) -> DraftSource:
