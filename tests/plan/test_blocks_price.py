@@ -132,6 +132,10 @@ def test_weights_beyond_the_card_are_named() -> None:
     [
         (VllmFlags(version="0.40.0"), UnsupportedError, "0.8 to 0.32"),
         (VllmFlags(version="newest"), UnsupportedError, "is not a vLLM version"),
+        (VllmFlags(tp=0), InputError, "--tp must be at least 1"),
+        (VllmFlags(pp=-1), InputError, "--pp must be at least 1"),
+        (VllmFlags(tp=4, max_num_seqs=0), InputError, "--max-num-seqs must be at least 1"),
+        (VllmFlags(tp=4, block_size=17), InputError, "multiples of 16"),
         (VllmFlags(tp=3), InputError, "divided among 3 ranks"),
         (VllmFlags(gpu_memory_utilization=1.5), InputError, "gpu-memory-utilization"),
         (VllmFlags(quantization="compressed-tensors"), InputError, "states how weights are stored"),

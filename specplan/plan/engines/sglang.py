@@ -20,7 +20,7 @@ from specplan.errors import InputError, UnsupportedError
 from specplan.plan.engines.prediction import PoolPrediction, RankTerms, Span
 from specplan.plan.engines.rank_weights import WeightSettings, pipeline_stages, rank_weight_bytes
 from specplan.plan.engines.speculative import SglangSpeculation
-from specplan.plan.engines.vllm import with_formats
+from specplan.plan.engines.vllm import require_counts, with_formats
 from specplan.plan.engines.vllm_memory import Estimate
 from specplan.plan.engines.vllm_pages import kv_heads_per_rank
 from specplan.units import GIB, MIB
@@ -285,6 +285,11 @@ def predict_sglang(
         For a version of another series.
     """
     _check_version(flags.version)
+    require_counts(
+        tp=flags.tp, pp=flags.pp, page_size=flags.page_size, context_length=flags.context_length,
+        max_running_requests=flags.max_running_requests, max_total_tokens=flags.max_total_tokens,
+        chunked_prefill_size=flags.chunked_prefill_size,
+    )  # fmt: skip
     model = with_formats(model, flags.dtype, flags.quantization)
     draft = _draft(model, speculation, draft)
     length = flags.context_length or model.max_position

@@ -33,8 +33,9 @@ from specplan.plan.engines.vllm_memory import (
     activation_peak,
     cuda_graphs,
     non_torch,
+    process_memory,
 )
-from specplan.plan.engines.vllm_pages import PageSettings, aligned_block_size, cache_layers
+from specplan.plan.engines.vllm_pages import STEP, PageSettings, aligned_block_size, cache_layers
 from specplan.plan.engines.vllm_rules import DEFAULT_VERSION, VllmRules, vllm_rules
 from specplan.units import GIB
 from specplan.values.formats import lookup
@@ -188,6 +189,11 @@ def predict_vllm(
     Weights are derived; activation peak, non-torch memory and graphs are modelled (`vllm_memory`). Not counted:
     fragmentation, LoRA slots, what other processes hold on the card.
     """
+    require_counts(
+        tp=flags.tp, pp=flags.pp, dcp=flags.dcp, pcp=flags.pcp, dp=flags.dp, block_size=flags.block_size,
+        max_num_seqs=flags.max_num_seqs, max_num_batched_tokens=flags.max_num_batched_tokens,
+        num_gpu_blocks_override=flags.num_gpu_blocks_override,
+    )  # fmt: skip
     model = with_formats(model, flags.dtype, flags.quantization)
     draft = _draft_model(model, speculation, draft)
     s = _resolve(model, card, flags, speculation)
@@ -296,6 +302,16 @@ def _draft_model(model: Model, speculation: Speculation | None, draft: Model | N
     return replace(draft, weight_format=model.weight_format)
 
 
+def require_counts(**counts: int | None) -> None:
+    """Refuse counts below 1, by flag name; None is not given.
+
+    >>> require_counts(tp=4, block_size=None)
+    """
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+
+
 def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Speculation | None) -> _Resolved:
     rules = vllm_rules(f.version)
     cpu = card.family == "cpu"
@@ -372,6 +388,8 @@ def _check_ranks(model: Model, f: VllmFlags, block: int, *, cpu: bool) -> None:
     """Refuse what vLLM refuses about ranks and blocks."""
     if cpu and block % 32:
         raise InputError(f"No common block size for {block}: vLLM's CPU attention takes multiples of 32 (--block-size)")
+    if not cpu and block % STEP:
+        raise InputError(f"No common block size for {block}: attention kernels take multiples of {STEP} (--block-size)")
     if f.dcp > 1 and f.tp % f.dcp:
         raise InputError(f"decode context parallel {f.dcp} must divide --tp {f.tp}")
     for layer in model.layers:
@@ -529,6 +547,8 @@ def _rank_terms(
     outside = (
         Estimate.of(f.non_torch, "given")
         if f.non_torch is not None
+        else process_memory()
+        if s.cpu
         else non_torch(s.rules.version, f.tp, f.pp, len(model.layers), custom_all_reduce=s.custom_all_reduce)
     )
     graphs = Estimate.of(0.0, "not captured" if f.enforce_eager else "captured outside the budget in this version")
@@ -568,6 +588,8 @@ def _peak(
 ) -> Estimate:
     if s.flags.activation_peak is not None:
         return Estimate.of(s.flags.activation_peak, "given")
+    if s.cpu:
+        return Estimate.of(0.0, "not subtracted on a CPU")
     if speculation is not None and speculation.method == "draft_model":
         # Each request brings one more token to the draft, so the target's dummy run is that much shorter.
         shorter = max(run.max_num_batched_tokens - run.max_num_seqs, 1)

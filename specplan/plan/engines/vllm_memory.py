@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 
 from specplan.errors import InputError
-from specplan.plan.engines.vllm_fits import FITS, Fit
+from specplan.plan.engines.vllm_fits import CPU_PROCESS, FITS, Fit
 from specplan.units import GIB, MIB
 from specplan.values.model import DenseMLP, Experts, Layer, Model
 
@@ -206,6 +206,12 @@ def non_torch(version: str, tp: int, pp: int, layers: int, *, custom_all_reduce:
     else:
         low, best, high = fit.non_torch_plain
     return Estimate(low=low * GIB, best=best * GIB, high=high * GIB, source=_source("non-torch memory", fit))
+
+
+def process_memory() -> Estimate:
+    """Memory of a CPU worker beside its weights, which counts as used."""
+    low, best, high = (x * GIB for x in CPU_PROCESS)
+    return Estimate(low=low, best=best, high=high, source="modelled: four starts of vLLM 0.32 on a CPU, 2026-11-30")
 
 
 def _source(what: str, fit: Fit) -> str:

@@ -1,6 +1,7 @@
 """Real starts of vLLM 0.32 on a CPU with an explicit pool: blocks, tokens and concurrency come out equal."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from specplan.errors import InputError
 from specplan.plan.engines.prediction import PoolPrediction
 from specplan.plan.engines.speculative import Speculation, parse_speculative_config
 from specplan.plan.engines.vllm import VllmFlags, predict_vllm
+from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.units import GIB
 from specplan.values.formats import lookup
 from specplan.values.model import Attention, DenseMLP, Layer, Model
 
@@ -78,3 +81,19 @@ def test_automatic_pools_follow_from_the_allocation(case: dict[str, Any]) -> Non
     found = _predict({**case, "kv_cache_bytes": case["backing_allocation_bytes"]})
     assert found.plan is not None
     assert found.plan.num_blocks == case["reported_blocks"]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.get("auto")], ids=lambda c: c["name"])
+def test_automatic_sizes_are_the_share_less_weights_and_the_process(case: dict[str, Any]) -> None:
+    auto = case["auto"]
+    card = replace(load_accelerator("cpu"), memory_torch_bytes=auto["available_or_total_gib"] * GIB)
+    spec = case["settings"].get("spec")
+    speculation = None if spec is None else parse_speculative_config(spec)
+    smollm2 = load_model("smollm2-135m")
+    draft = None
+    if case.get("draft"):
+        draft = replace(smollm2, layers=smollm2.layers[: case["draft"]["num_hidden_layers"]])
+    flags = VllmFlags(gpu_memory_utilization=0.15, max_model_len=2048, block_size=128)
+    found = predict_vllm(smollm2, card, flags, speculation, draft)
+    printed = auto["kv_gib"] * GIB
+    assert found.rank.available.low - 0.01 * GIB <= printed <= found.rank.available.high + 0.01 * GIB
