@@ -13,20 +13,21 @@ acceptance.py
 
 draft_length.py
     Best kappa: how many tokens to draft, and what another choice loses:
-    `best_kappa`, `first_losing_kappa`, `loss_from`, `one_more_pays`, `peak_kappa`, `speedup_by_kappa`,
-    `speedup_by_kappa_hazard`
+    `best_kappa`, `first_losing_kappa`, `loss_from`, `one_more_pays`, `peak_kappa`, `speedup_by_cap`,
+    `speedup_by_kappa`, `speedup_by_kappa_hazard`
 
 emitted.py
     E: tokens a speculative step is expected to emit, the bonus or recovered token included:
-    `emission_coefficients`, `emitted_and_slope`, `emitted_over_all_steps`, `expected_emitted`,
-    `expected_emitted_hazard`, `expected_emitted_hit`, `expected_emitted_lengths`, `factor_lengths`,
-    `mixture_yield`, `survival`
+    `emission_coefficients`, `emitted_and_slope`, `emitted_of_drafted_steps`, `emitted_over_all_steps`,
+    `expected_emitted`, `expected_emitted_hazard`, `expected_emitted_hit`, `expected_emitted_lengths`,
+    `factor_lengths`, `mixture_yield`, `survival`
 
 indifference.py
     Contours of equal speedup on the (alpha, c) plane, break-even, and ties between sources:
     `alpha_for_emitted`, `alpha_for_emitted_lengths`, `break_even_alpha`, `c_for_emitted`,
-    `c_for_emitted_lengths`, `continuation_for_emitted`, `contour_alpha`, `contour_c`, `coverage_for_speedup`,
-    `emitted_for_speedup`, `free_draft_tie`, `hazard_scale_for_emitted`, `hit_for_emitted`, `reach`
+    `c_for_emitted_lengths`, `continuation_for_emitted`, `contour_alpha`, `contour_alpha_lengths`, `contour_c`,
+    `coverage_for_speedup`, `emitted_for_speedup`, `free_draft_tie`, `hazard_scale_for_emitted`,
+    `hit_for_emitted`, `reach`
 
 kv_cache.py
     Cached keys, values and states: bytes per token stored, bytes read per step, and what fits in the pool:
@@ -34,7 +35,7 @@ kv_cache.py
 
 parameters.py
     N_stream and N_resident: the weights of a model, counted by how a decode step touches them:
-    `elementwise_params`, `expert_shares`, `experts_touched`, `format_of`, `gathered_params`, `layer_weights`,
+    `elementwise_params`, `expert_shares`, `experts_touched`, `format_of`, `gathered_params`, `is_routed`, `layer_weights`,
     `outer_weights`, `params_by_component`, `resident_bytes`, `resident_params`, `streamed_bytes`,
     `streamed_params`, `weights`
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from specplan.errors import InfeasibleError
 from specplan.values.formats import NumberFormat
-from specplan.values.model import Attention, LatentAttention, Mixer, Model, Recurrent
+from specplan.values.model import Attention, CompressedAttention, LatentAttention, Mixer, Model, Recurrent
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -24,29 +24,56 @@ INDEX_BLOCK: Final = 128
 """Numbers per fp32 scale in the lightning indexer's fp8 keys."""
 
 
-def _index_bytes(mixer: LatentAttention) -> float:
-    """Bytes per token of a sparse-attention indexer's own key cache (fp8 with an fp32 scale per block)."""
-    return mixer.index_dim * (1 + 4 / INDEX_BLOCK) if mixer.index_heads else 0.0
+def _index_bytes(index_dim: int) -> float:
+    """Bytes of one indexer key (fp8 with an fp32 scale per block)."""
+    return index_dim * (1 + 4 / INDEX_BLOCK)
 
 
-def _token_bytes(mixer: Mixer | None, kv: NumberFormat, tp: int) -> float:
-    """Bytes that one token adds to one layer's cache on one rank, while it lies inside the layer's window."""
+def _heads_bytes(mixer: Attention, kv: NumberFormat, tp: int) -> float:
+    """Bytes of one token's keys and values in a layer on one rank."""
+    heads = mixer.kv_heads / min(tp, mixer.kv_heads)
+    return heads * (mixer.head_dim + mixer.value_dim) * kv.bytes
+
+
+def _stored(mixer: Mixer | None, length: FloatArray, kv: NumberFormat, tp: int) -> FloatArray:
+    """Bytes of keys and values that one layer keeps of `length` tokens on one rank."""
     match mixer:
         case Attention(shares_kv=False):
-            heads = mixer.kv_heads / min(tp, mixer.kv_heads)
-            return heads * (mixer.head_dim + mixer.value_dim) * kv.bytes
+            return _heads_bytes(mixer, kv, tp) * np.minimum(length, _limit(mixer))
         case LatentAttention():
-            return (mixer.kv_rank + mixer.rope_dim) * kv.bytes + _index_bytes(mixer)
+            own_index = _index_bytes(mixer.index_dim) if mixer.index_heads and not mixer.index_shared else 0.0
+            kept = (mixer.kv_rank + mixer.rope_dim) * kv.bytes + own_index
+            return kept * np.minimum(length, mixer.window or np.inf)
+        case CompressedAttention():
+            vector = mixer.head_dim * kv.bytes
+            entries = np.floor(length / mixer.rate) if mixer.rate else np.zeros_like(length)
+            return vector * np.minimum(length, mixer.window) + (vector + _index_bytes(mixer.index_dim)) * entries
         case _:
-            return 0.0
+            return np.zeros_like(length)
 
 
-def _span(mixer: Mixer | None, context_len: FloatArray) -> FloatArray:
+def _read(mixer: Mixer | None, length: FloatArray, kv: NumberFormat, tp: int) -> FloatArray:
+    """Bytes of keys and values that one layer reads in a step behind `length` tokens on one rank."""
+    match mixer:
+        case Attention():
+            return _heads_bytes(mixer, kv, tp) * np.minimum(length, _limit(mixer))
+        case LatentAttention(index_heads=indexers) if indexers:
+            index = 0.0 if mixer.index_shared else _index_bytes(mixer.index_dim)
+            latent = (mixer.kv_rank + mixer.rope_dim) * kv.bytes
+            return latent * np.minimum(length, mixer.index_topk) + index * length
+        case CompressedAttention(rate=rate) if rate:
+            vector = mixer.head_dim * kv.bytes
+            entries = np.floor(length / rate)
+            chosen = np.minimum(entries, mixer.index_topk) if mixer.index_topk else entries
+            window = vector * np.minimum(length, mixer.window)
+            return window + vector * chosen + _index_bytes(mixer.index_dim) * entries
+        case _:
+            return _stored(mixer, length, kv, tp)
+
+
+def _limit(mixer: Attention) -> float:
     """Positions of a context that the layer keeps."""
-    if isinstance(mixer, Attention):
-        limit = min(mixer.window or np.inf, mixer.chunk or np.inf)
-        return np.minimum(context_len, limit)
-    return context_len
+    return min(mixer.window or np.inf, mixer.chunk or np.inf)
 
 
 def _state_bytes(mixer: Mixer | None, model: Model, tp: int) -> float:
@@ -96,6 +123,14 @@ def kv_bytes_per_token(model: Model, kv_format: NumberFormat | None = None, tp: 
     return sum(n * _token_bytes(mixer, kv, tp) for mixer, n in _mixers(model).items())
 
 
+def _token_bytes(mixer: Mixer | None, kv: NumberFormat, tp: int) -> float:
+    """Bytes that one more token adds to one layer's cache inside its window; compressed entries by their share."""
+    if isinstance(mixer, CompressedAttention):
+        vector = mixer.head_dim * kv.bytes
+        return vector + ((vector + _index_bytes(mixer.index_dim)) / mixer.rate if mixer.rate else 0.0)
+    return float(_stored(mixer, np.asarray(1.0), kv, tp))
+
+
 def kv_bytes_stored(
     model: Model, context_len: npt.ArrayLike, kv_format: NumberFormat | None = None, tp: int = 1
 ) -> FloatArray:
@@ -121,7 +156,7 @@ def kv_bytes_stored(
     length = np.asarray(context_len, dtype=np.float64)
     total = np.zeros_like(length)
     for mixer, n in _mixers(model).items():
-        total += n * (_token_bytes(mixer, kv, tp) * _span(mixer, length) + _state_bytes(mixer, model, tp))
+        total += n * (_stored(mixer, length, kv, tp) + _state_bytes(mixer, model, tp))
     return total
 
 
@@ -151,16 +186,7 @@ def kv_bytes_read(
     length = np.asarray(context_len, dtype=np.float64)
     total = np.zeros_like(length)
     for mixer, n in _mixers(model).items():
-        match mixer:
-            case Attention():
-                heads = mixer.kv_heads / min(tp, mixer.kv_heads)
-                read = heads * (mixer.head_dim + mixer.value_dim) * kv.bytes * _span(mixer, length)
-            case LatentAttention(index_heads=heads) if heads:
-                latent = (mixer.kv_rank + mixer.rope_dim) * kv.bytes
-                read = latent * np.minimum(length, mixer.index_topk) + _index_bytes(mixer) * length
-            case _:
-                read = _token_bytes(mixer, kv, tp) * length + _state_bytes(mixer, model, tp)
-        total += n * read
+        total += n * (_read(mixer, length, kv, tp) + _state_bytes(mixer, model, tp))
     return total
 
 

@@ -247,6 +247,17 @@ def gathered_params(model: Model) -> int:
     return _params_with(model, Access.LOOKUP)
 
 
+def is_routed(model: Model) -> bool:
+    """Whether a token reads only some of the weights: a mixture of experts.
+
+    Examples
+    --------
+    >>> is_routed(llama3_70b), is_routed(mixtral)
+    (False, True)
+    """
+    return any(w.routed is not None for w, _ in weights(model))
+
+
 def elementwise_params(model: Model) -> int:
     """Norms, biases and other vectors: resident; the chapter does not count them as streamed.
 

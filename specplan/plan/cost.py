@@ -15,7 +15,7 @@ from specplan.formulas.speedup import speedup
 from specplan.units import GIB, format_bytes, format_gib
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
-from specplan.values.model import Attention, Experts, LatentAttention, Model
+from specplan.values.model import Attention, CompressedAttention, LatentAttention, Model
 
 DEFAULT_UTILIZATION: Final = 0.92
 """vLLM 0.32's default of ``--gpu-memory-utilization`` (0.9 before)."""
@@ -243,7 +243,7 @@ def _check_tp(model: Model, tp: int) -> None:
     if tp < 1:
         raise InputError(f"--tensor-parallel-size {tp}: must be at least 1")
     for mixer in {layer.mixer for layer in model.layers}:
-        if not isinstance(mixer, (Attention, LatentAttention)):
+        if not isinstance(mixer, (Attention, LatentAttention, CompressedAttention)):
             continue
         if mixer.heads % tp:
             raise InputError(
@@ -334,7 +334,7 @@ def _verify_factor(
     target: Model, priced: ModelCost, accelerator: Accelerator, *, tp: int, batch: int, kappa: int
 ) -> float:
     """Verify pass over plain pass in streamed bytes: 1 for dense models, above 1 where more experts are touched."""
-    if not any(isinstance(layer.feed_forward, Experts) for layer in target.layers):
+    if not parameters.is_routed(target):
         return 1.0
     wide = parameters.streamed_bytes(target, batch * (kappa + 1), tp) + priced.kv_read_bytes_per_rank
     return float(roofline.cost_ratio(wide / accelerator.bandwidth, priced.decode_floor_s))
@@ -438,7 +438,7 @@ def _assumptions(
     ]
     if context_len == 0:
         lines.append("context 0: no cached keys and values are read (--context counts them)")
-    if any(isinstance(layer.feed_forward, Experts) for m in (target, draft) if m for layer in m.layers):
+    if any(parameters.is_routed(m) for m in (target, draft) if m):
         lines.append("tokens choose experts uniformly and independently (fewer distinct ones are read when skewed)")
     if draft is not None:
         lines.append("every position is accepted with the same conditional probability alpha")

@@ -10,7 +10,7 @@ from specplan.formulas import kv_cache, parameters
 from specplan.report.json_document import whole
 from specplan.units import format_bytes, format_count, format_gib, format_seconds
 from specplan.values.hardware import Accelerator, Calibration
-from specplan.values.model import Experts, Model
+from specplan.values.model import Model
 
 
 def _table(*columns: tuple[str, str]) -> Table:
@@ -44,7 +44,7 @@ def model_summary(model: Model, aliases: Sequence[str] = ()) -> dict[str, Any]:
         "streamed_bytes": whole(parameters.streamed_bytes(model)),
         "kv_bytes_per_token": whole(kv_cache.kv_bytes_per_token(model)),
         "state_bytes_per_sequence": whole(float(kv_cache.kv_bytes_stored(model, 0))),
-        "mixture_of_experts": any(isinstance(layer.feed_forward, Experts) for layer in model.layers),
+        "mixture_of_experts": parameters.is_routed(model),
     }
 
 

@@ -188,8 +188,8 @@ def print_cost(r: CostReport, console: Console) -> None:
 def _print_table(console: Console, heads: tuple[str, str, str, str], r: CostReport, fill: Any) -> None:
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column(heads[0], no_wrap=True, min_width=36)
-    table.add_column(heads[1], justify="right", min_width=14)
-    table.add_column(heads[2], justify="right", min_width=14)
+    table.add_column(heads[1], justify="right", min_width=14, overflow="fold")
+    table.add_column(heads[2], justify="right", min_width=14, overflow="fold")
     table.add_column(heads[3], style="dim")
     fill(table, r)
     console.print()

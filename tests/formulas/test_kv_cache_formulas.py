@@ -1,5 +1,7 @@
 """Cache bytes of each layer kind against hand-counted shapes of published models."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from specplan.formulas.kv_cache import (
 )
 from specplan.formulas.roofline import cost_ratio, decode_floor_s, ridge_positions, verified_positions
 from specplan.values.formats import lookup
-from specplan.values.model import Attention, LatentAttention, Layer, Mixer, Model, Recurrent
+from specplan.values.model import Attention, CompressedAttention, LatentAttention, Layer, Mixer, Model, Recurrent
 
 
 def stack(*mixers: Mixer) -> Model:
@@ -99,3 +101,24 @@ def test_roofline_formulas_broadcast() -> None:
     np.testing.assert_allclose(cost_ratio(1.0, [2.0, 4.0]), [0.5, 0.25])
     np.testing.assert_array_equal(verified_positions([[1], [16]], [0, 24]), [[1, 25], [16, 400]])
     np.testing.assert_allclose(ridge_positions(1978e12, 3350e9, [1, 2]), [295.22, 590.45], atol=0.01)
+
+
+def test_compressed_attention_keeps_a_window_and_one_entry_per_so_many_tokens() -> None:
+    """DeepSeek-V4's shape: a 512-wide vector per token in a window of 128, an entry per 4 tokens with an index key."""
+    mixer = CompressedAttention(heads=64, head_dim=512, weights=(), window=128, rate=4, index_dim=128, index_topk=512)
+    m = stack(mixer)
+    vector, key = 512 * 2, 132
+    assert kv_bytes_per_token(m) == kv_bytes_per_token(m, tp=8) == vector + (vector + key) / 4
+    np.testing.assert_array_equal(
+        kv_bytes_stored(m, [3, 100, 10_000]),
+        [3 * vector, 100 * vector + 25 * (vector + key), 128 * vector + 2500 * (vector + key)],
+    )
+    assert kv_bytes_read(m, 10_000) == 128 * vector + 512 * vector + 2500 * key
+    only_window = stack(CompressedAttention(heads=64, head_dim=512, weights=(), window=128))
+    assert kv_bytes_stored(only_window, 10_000) == kv_bytes_read(only_window, 10_000) == 128 * vector
+
+
+def test_layers_that_share_an_index_keep_no_keys_of_their_own() -> None:
+    shared = stack(dataclasses.replace(DSA, index_shared=True))
+    assert kv_bytes_per_token(shared) == 576 * 2
+    assert kv_bytes_read(shared, 100_000) == 2048 * 576 * 2
