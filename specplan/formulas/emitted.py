@@ -6,7 +6,8 @@ One form for each way to describe acceptance:
 - `expected_emitted_hazard`: a vector of conditional acceptances, one per position (a hazard);
 - `expected_emitted_hit`: a matcher that hits with one probability and then continues with another;
 - `expected_emitted_lengths`: any of them under a distribution of draft lengths;
-- `emitted_over_all_steps`, `mixture_yield`: a source that offers a draft in only a share of the steps.
+- `emitted_over_all_steps`, `emitted_of_drafted_steps`, `mixture_yield`: a source that offers a draft in only a share
+  of the steps.
 
 All are sums of non-negative terms evaluated by Horner's rule, so no digit is lost near :math:`\alpha = 1`, where the
 quotient :math:`(1-\alpha^{\kappa+1})/(1-\alpha)` loses all of them.
@@ -374,6 +375,40 @@ def emitted_over_all_steps(coverage: npt.ArrayLike, emitted: npt.ArrayLike) -> F
     """
     g = checked_probability("coverage", coverage)
     return 1.0 + g * (checked_between("emitted tokens", emitted, 1.0, np.inf) - 1.0)
+
+
+def emitted_of_drafted_steps(coverage: npt.ArrayLike, all_steps: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArray:
+    r"""E given a draft from E over all steps: the inverse of `emitted_over_all_steps`.
+
+    .. math:: E = 1 + \frac{E_{\mathrm{all}} - 1}{\gamma}
+
+    Parameters
+    ----------
+    coverage : array_like
+        :math:`\gamma`, in [0, 1].
+    all_steps : array_like
+        Tokens per step over all steps, of any value (a solver asks for what may be out of reach).
+    kappa : array_like of int
+        Draft length. A result that misses 1 or kappa + 1 by no more than the rounding of its inputs is that end.
+
+    Returns
+    -------
+    ndarray
+        NaN where the coverage is 0.
+
+    Examples
+    --------
+    >>> round(float(emitted_of_drafted_steps(0.126, 1.078, 1)), 3)
+    1.619
+    """
+    g = checked_probability("coverage", coverage)
+    e_all = np.asarray(all_steps, dtype=np.float64)
+    top = checked_kappa(kappa) + 1.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        e = 1.0 + (e_all - 1.0) / g
+        slack = 8.0 * np.finfo(np.float64).eps * (np.abs(e_all) + top) / g
+    e = np.where(np.abs(e - 1.0) <= slack, 1.0, np.where(np.abs(e - top) <= slack, top, e))
+    return np.where(g > 0, e, np.nan)
 
 
 def mixture_yield(coverage: npt.ArrayLike, alpha: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArray:

@@ -28,10 +28,11 @@ from specplan.formulas.emitted import (
     checked_weights,
     emission_coefficients,
     emitted_and_slope,
+    emitted_of_drafted_steps,
     expected_emitted,
     survival,
 )
-from specplan.formulas.speedup import speedup, step_cost
+from specplan.formulas.speedup import length_step_cost, speedup, step_cost
 
 _CHUNK: Final = 1 << 14  # elements per pass of the solver: its temporaries stay in the cache
 _MAX_GROUPS: Final = 64  # distinct draft lengths in a chunk that are still solved one by one
@@ -199,6 +200,38 @@ def alpha_for_emitted_lengths(emitted: npt.ArrayLike, length_weights: npt.ArrayL
     return _polynomial_root(np.asarray(emitted, dtype=np.float64), emission_coefficients(1.0, length_weights))
 
 
+def contour_alpha_lengths(
+    s: npt.ArrayLike,
+    length_weights: npt.ArrayLike,
+    c: npt.ArrayLike = 0.0,
+    verify: npt.ArrayLike = 1.0,
+    overhead: npt.ArrayLike = 0.0,
+) -> FloatArray:
+    r"""The alpha at which a source of varying draft length reaches a speedup of s; break-even at 1, a tie elsewhere.
+
+    .. math:: \sum_i \Pr(L \ge i)\,\alpha^i = s\,\Bigl(\sum_k w_k (k c + v_k) + o\Bigr)
+
+    Parameters
+    ----------
+    s : array_like, shape (...)
+        Speedup.
+    length_weights, c, verify, overhead
+        As in `specplan.formulas.speedup.length_step_cost`.
+
+    Returns
+    -------
+    ndarray
+        alpha in [0, 1]; NaN where none gives s.
+
+    Examples
+    --------
+    >>> round(float(contour_alpha_lengths(1.6955, [0.3, 0.0, 0.0, 0.7])), 4)
+    0.5415
+    """
+    needed = np.asarray(s, dtype=np.float64) * length_step_cost(length_weights, c, verify, overhead)
+    return alpha_for_emitted_lengths(needed, length_weights)
+
+
 def hazard_scale_for_emitted(
     emitted: npt.ArrayLike, conditionals: npt.ArrayLike, length_weights: npt.ArrayLike | None = None
 ) -> FloatArray:
@@ -283,13 +316,8 @@ def emitted_for_speedup(
     >>> round(float(emitted_for_speedup(2.4047, 3, 0.0177801)), 3)
     2.533
     """
-    g = checked_probability("coverage", coverage)
     s = checked_between("speedup", s, 0.0, np.inf)
-    all_steps = s * step_cost(kappa, c, verify, g, overhead)
-    if g.ndim == 0 and g == 1.0:
-        return all_steps
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(g > 0, 1.0 + (all_steps - 1.0) / g, np.nan)
+    return emitted_of_drafted_steps(coverage, s * step_cost(kappa, c, verify, coverage, overhead), kappa)
 
 
 def contour_alpha(
@@ -368,7 +396,8 @@ def c_for_emitted(
     with np.errstate(invalid="ignore", divide="ignore"):
         cost = (1.0 + g * (emitted - 1.0)) / s
         c = ((cost - 1.0 - np.asarray(overhead)) / g - (np.asarray(verify) - 1.0)) / k
-        return np.where((k > 0) & (g > 0) & (c >= -_ROUNDING), np.maximum(c, 0.0), np.nan)
+        slack = _ROUNDING * (cost + np.asarray(verify)) / (g * k)
+        return np.where((k > 0) & (g > 0) & (c >= -slack), np.maximum(c, 0.0), np.nan)
 
 
 def c_for_emitted_lengths(
@@ -391,8 +420,10 @@ def c_for_emitted_lengths(
     k = np.arange(w.shape[-1])
     verifying = (w * np.where(k == 0, 1.0, np.asarray(verify))).sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        c = (np.asarray(emitted) / np.asarray(s) - verifying - np.asarray(overhead)) / (w * k).sum(axis=-1)
-    return np.where(np.isfinite(c) & (c >= -_ROUNDING), np.maximum(c, 0.0), np.nan)
+        cost, drafted = np.asarray(emitted) / np.asarray(s), (w * k).sum(axis=-1)
+        c = (cost - verifying - np.asarray(overhead)) / drafted
+        slack = _ROUNDING * (cost + verifying) / drafted
+    return np.where(np.isfinite(c) & (c >= -slack), np.maximum(c, 0.0), np.nan)
 
 
 def coverage_for_speedup(
@@ -430,8 +461,10 @@ def coverage_for_speedup(
     per_draft = checked_between("emitted tokens", emitted, 1.0, np.inf) - 1.0
     extra_cost = step_cost(kappa, c, verify) - 1.0
     with np.errstate(invalid="ignore", divide="ignore"):
-        coverage = (s * (1.0 + np.asarray(overhead)) - 1.0) / (per_draft - s * extra_cost)
-        inside = (coverage >= -_ROUNDING) & (coverage <= 1.0 + _ROUNDING)
+        wanted, slope = s * (1.0 + np.asarray(overhead)), per_draft - s * extra_cost
+        coverage = (wanted - 1.0) / slope
+        slack = _ROUNDING * (1.0 + (wanted + 1.0) / np.abs(slope))  # what is left of the digits after two differences
+        inside = (coverage >= -slack) & (coverage <= 1.0 + slack)
     return np.where(inside, np.clip(coverage, 0.0, 1.0), np.nan)
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from specplan.formulas.emitted import FloatArray, emitted_over_all_steps
+from specplan.formulas.emitted import FloatArray, emitted_of_drafted_steps, emitted_over_all_steps
 from specplan.formulas.indifference import (
     Reach,
     alpha_for_emitted,
@@ -106,8 +106,8 @@ def needed_emitted(source: DraftSource, s: float) -> float:
     2.0
     """
     drafting = 1.0 if source.nodes is not None else source.coverage
-    all_steps = s * float(step_cost(source.kappa, source.c, source.verify, drafting, source.overhead))
-    return np.nan if source.coverage == 0 else 1.0 + (all_steps - 1.0) / source.coverage
+    all_steps = s * step_cost(source.kappa, source.c, source.verify, drafting, source.overhead)
+    return float(emitted_of_drafted_steps(source.coverage, all_steps, source.kappa))
 
 
 def coverage_curve(incumbent: DraftSource, challenger: DraftSource, coverage: FloatArray) -> FloatArray:
@@ -122,9 +122,7 @@ def coverage_curve(incumbent: DraftSource, challenger: DraftSource, coverage: Fl
     b = challenger
     drafting = np.ones_like(coverage) if b.nodes is not None else coverage
     all_steps = s * step_cost(b.kappa, b.c, b.verify, drafting, b.overhead)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        needed = np.where(coverage > 0, 1.0 + (all_steps - 1.0) / coverage, np.nan)
-    return alpha_for_emitted(needed, b.kappa)
+    return alpha_for_emitted(emitted_of_drafted_steps(coverage, all_steps, b.kappa), b.kappa)
 
 
 def _words(status: int, most: str) -> str:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specplan.formulas import draft_length as dl
+from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.speedup import speedup, verify_factor
 
 probability = st.floats(0, 1)
@@ -106,3 +107,23 @@ def test_loss_from_a_wrong_kappa() -> None:
     loss = dl.loss_from(curve)
     assert float(loss[3]) == 0.0
     assert float(loss[10]) == pytest.approx(1 - float(speedup(0.7, 10, 0.165) / speedup(0.7, 3, 0.165)), rel=1e-12)
+
+
+@given(st.floats(0, 1), st.lists(st.floats(0.01, 1), min_size=2, max_size=14), st.floats(0.3, 3), st.floats(0, 0.1))
+def test_caps_on_suffix_drafts_equal_the_mean_over_matches(
+    alpha: float, raw: list[float], factor: float, c: float
+) -> None:
+    w = np.array(raw) / np.sum(raw)
+    caps = dl.speedup_by_cap(alpha, w, c, 12, factor=factor)
+    for cap in (0, 1, 5, 12):
+        lengths = [0 if m == 0 else min(cap, int(m * factor + 1e-6)) for m in range(w.size)]
+        tokens = sum(wm * float(expected_emitted(alpha, k)) for wm, k in zip(w, lengths, strict=True))
+        time = sum(wm * (1 + k * c) for wm, k in zip(w, lengths, strict=True))
+        assert float(caps[cap]) == pytest.approx(tokens / time, rel=1e-12)
+    assert float(caps[0]) == pytest.approx(1.0, rel=1e-15)
+
+
+def test_a_cap_beyond_the_longest_match_changes_nothing() -> None:
+    caps = dl.speedup_by_cap(0.8, [0.4, 0.2, 0.2, 0.2], 0.01, 10, factor=2.0)
+    np.testing.assert_allclose(caps[6:], caps[6], rtol=1e-15)
+    assert int(dl.first_losing_kappa(caps)) == int(dl.peak_kappa(caps)) == 6
