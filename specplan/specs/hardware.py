@@ -15,8 +15,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from specplan import units
@@ -339,3 +340,71 @@ def _calibration(card: str, block: _CalibrationFile | None) -> Calibration | Non
         sources=MappingProxyType({name: entry.source for name, entry in known.items()}),
         **{name: entry.value for name, entry in known.items()},
     )
+
+
+def dump_accelerator(card: Accelerator) -> str:
+    """Text of a YAML file from which `load_accelerator` reads `card` back; a borrowed calibration is left out.
+
+    Raises
+    ------
+    InputError
+        When a number that must be sourced carries no source.
+
+    Examples
+    --------
+    >>> text = dump_accelerator(load_accelerator("h100-sxm"))
+    >>> text.splitlines()[0], "{value: 3350 GB/s," in text
+    ('name: h100-sxm', True)
+    """
+    driver, visible = card.memory_driver_bytes, card.memory_torch_bytes
+    document: dict[str, Any] = {"name": card.name, "vendor": card.vendor, "family": card.family}
+    if card.aliases:
+        document["aliases"] = list(card.aliases)
+    if card.note is not None:
+        document["note"] = card.note
+    document["memory"] = {
+        "driver": _leaf(driver, "memory", card, "memory.driver"),
+        "torch": _leaf(visible, "memory", card, "memory.torch"),
+    }
+    document["bandwidth"] = _leaf(card.bandwidth, "bandwidth", card, "bandwidth")
+    document["flops"] = {f: _leaf(rate, "compute", card, f"flops.{f}") for f, rate in card.flops.items()}
+    for key, value, dimension in (
+        ("link", card.link_bandwidth, "bandwidth"),
+        ("pcie", card.pcie_bandwidth, "bandwidth"),
+        ("tdp", card.tdp_w, "power"),
+    ):
+        if value is not None:
+            document[key] = _leaf(value, dimension, card, key)
+    own = card.calibration
+    if own is not None and own.card == card.name:
+        block: dict[str, Any] = {"date": own.date, "source": own.source}
+        for name in own.sources:
+            dimension = "fraction" if name.endswith("fraction") else "time"
+            block[name.removesuffix("_s")] = {
+                "value": _spelled(getattr(own, name), dimension),
+                "source": own.sources[name],
+            }
+        document["calibration"] = block
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=10_000, allow_unicode=True)
+
+
+def _leaf(value: float | None, dimension: str, card: Accelerator, field: str) -> dict[str, Any]:
+    if field not in card.sources:
+        raise InputError(f"{card.name}: {field} carries no source, so it cannot stand in a profile")
+    return {"value": _spelled(value, dimension), "source": card.sources[field]}
+
+
+_SPELLED: Final = {
+    "memory": (2**20, "MiB"),
+    "bandwidth": (1e9, "GB/s"),
+    "compute": (1e12, "TFLOP/s"),
+    "time": (1e-6, "us"),
+    "power": (1.0, "W"),
+}
+
+
+def _spelled(value: float | None, dimension: str) -> str | float | None:
+    if value is None or dimension == "fraction":
+        return value
+    factor, unit = _SPELLED[dimension]
+    return f"{value / factor:.12g} {unit}"

@@ -1,0 +1,52 @@
+"""`specplan calibrate`."""
+
+import typer
+
+
+def calibrate(
+    output: str = typer.Option(..., "--output", "-o", help="Profile to write, such as hardware_profiles/mine.yaml."),
+    device: str = typer.Option("cpu", "--device", help="cpu, cuda, cuda:1, ..."),
+    gpu: str = typer.Option(
+        None, "--gpu", help="Shipped profile of the same card: its peaks are kept and fractions are of them."
+    ),
+    name: str = typer.Option(None, "--name", help="Name of the profile; the file's if not given."),
+    number_format: list[str] = typer.Option(
+        [], "--format", help="float32, bfloat16, float16; the first is that of weights and cache. Repeat for more."
+    ),
+    threads: int = typer.Option(None, "--threads", help="CPU threads of torch."),
+    repeats: int = typer.Option(7, "--repeats", help="Runs of each kind; the best counts."),
+    buffer: str = typer.Option(None, "--buffer", help="What is read in one run, larger than every cache: 1 GiB."),
+    inner: int = typer.Option(None, "--inner", help="Side of the square weight of the matmuls."),
+    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+) -> None:
+    """Measure this device and write a hardware profile: bandwidth, matmul rate by positions and format, launches."""
+    from specplan import units
+    from specplan.errors import InputError
+    from specplan.harness.calibrate import CalibrateJob
+    from specplan.harness.calibrate import calibrate as measure
+    from specplan.report import calibration_table, json_document
+    from specplan.report.measured_table import wide_console
+    from specplan.report.output_file import output_path, write_whole
+    from specplan.report.progress import Bars
+    from specplan.specs.hardware import dump_accelerator, load_accelerator
+
+    path = output_path(output, (".yaml", ".yml"))
+    if inner is not None and not 64 <= inner <= 65536:
+        raise InputError(f"--inner {inner}: must be from 64 to 65536")
+    job = CalibrateJob(
+        device=device,
+        formats=tuple(number_format),
+        buffer_bytes=0 if buffer is None else int(units.parse(buffer, "memory")),
+        inner=inner or 0,
+        repeats=repeats,
+        threads=threads,
+    )
+    datasheet = None if gpu is None else load_accelerator(gpu)
+    with Bars() as bars:
+        report = measure(job, name or path.stem, datasheet=datasheet, progress=bars.update)
+    write_whole(path, dump_accelerator(report.profile))
+    if json:
+        typer.echo(json_document.render(calibration_table.calibration_document(report)))
+        return
+    calibration_table.print_calibration(report, wide_console())
+    typer.echo(f"wrote {path}")
