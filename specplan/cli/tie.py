@@ -29,8 +29,10 @@ def tie(
     from specplan.cli.source_option import Place, one_source
     from specplan.errors import InputError
     from specplan.plan import tie as plan
+    from specplan.plan.pricing import price_notes
     from specplan.plan.source_text import SourceText, read_acceptance, read_source
     from specplan.report import json_document, tie_report
+    from specplan.report.plane_report import print_notes
     from specplan.specs.catalog import load_model
 
     place = Place(
@@ -48,7 +50,7 @@ def tie(
     first = read_source(a)
     if alpha is not None:
         first = SourceText(name=first.name, given={**first.given, **read_acceptance(alpha, "--alpha")})
-    incumbent, _ = one_source(place, first, model)
+    incumbent, setting = one_source(place, first, model)
     challenger, _ = one_source(place, read_source(b), model)
     if not incumbent.has_acceptance:
         raise InputError(f"{a}: what it is worth depends on its acceptance; give --alpha, or {first.name}:alpha=...")
@@ -58,11 +60,13 @@ def tie(
     if challenger.is_weightless and challenger.hit is None and challenger.hazard is None:
         coverage = np.linspace(0.1, 1.0, 10)
         needed = plan.coverage_curve(incumbent, challenger, coverage)
+    document = tie_report.tie_document(found, coverage.tolist(), needed.tolist(), price_notes(setting))
     if json:
-        typer.echo(json_document.render(tie_report.tie_document(found, coverage.tolist(), needed.tolist())))
+        typer.echo(json_document.render(document))
     else:
         from rich.console import Console
 
         tie_report.print_tie(found, coverage.tolist(), needed.tolist(), Console())
+        print_notes(document, Console())
     if not found.is_reachable:
         raise typer.Exit(1)

@@ -16,8 +16,16 @@ ASSUMPTIONS: Final = ("drafting and verifying take turns: their times add up", "
 NOT_MODELED: Final = ("the memory that a draft model takes and a matcher does not",)
 
 
-def tie_document(found: Tie, coverage: Sequence[float], alpha: Sequence[float]) -> dict[str, Any]:
-    """The document of ``specplan tie``; `alpha` is what the challenger needs at each `coverage`."""
+def tie_document(
+    found: Tie,
+    coverage: Sequence[float],
+    alpha: Sequence[float],
+    prices: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+) -> dict[str, Any]:
+    """The document of ``specplan tie``.
+
+    `alpha` is what the challenger needs at each `coverage`; `prices` what the costs assume and leave out.
+    """
     return {
         "command": "tie",
         "inputs": {"a": source_document(found.incumbent), "b": source_document(found.challenger)},
@@ -31,8 +39,8 @@ def tie_document(found: Tie, coverage: Sequence[float], alpha: Sequence[float]) 
         },
         "alpha_by_coverage": [{"coverage": g, "alpha": a} for g, a in zip(coverage, alpha, strict=True)],
         "provenance": {"speedup": "derived", "answers": "derived"},
-        "assumptions": ASSUMPTIONS,
-        "not_modeled": NOT_MODELED,
+        "assumptions": (*ASSUMPTIONS, *prices[0]),
+        "not_modeled": (*prices[1], *NOT_MODELED),
     }
 
 
@@ -65,10 +73,6 @@ def print_tie(found: Tie, coverage: Sequence[float], alpha: Sequence[float], con
         console.print(f"α needed by coverage: {', '.join(pairs)}", highlight=False)
     if not found.is_reachable:
         console.print("[bold red]out of reach: no single quantity makes up the difference[/bold red]")
-    for line in ASSUMPTIONS:
-        console.print(f"[dim]assumed: {line}[/dim]", highlight=False)
-    for line in NOT_MODELED:
-        console.print(f"[dim]not modelled: {line}[/dim]", highlight=False)
 
 
 def _number(value: float, digits: int = 4) -> str:
