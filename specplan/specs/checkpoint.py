@@ -14,28 +14,32 @@ from specplan.formulas.parameters import resident_bytes, resident_params
 from specplan.specs.safetensors import StoredTensor, read_checkpoint
 from specplan.values.model import Model
 
-# Suffixes of tensors that come with a quantised weight: scales, zero points, group indices, shapes.
+# What comes with a quantised weight of the same base name: scales, zero points, group indices, packing tables.
 _OVERHEAD: Final = re.compile(
-    r"(?:[._](?:weight_)?scales?(?:_inv|_2)?|[._]weight_(?:zero_point|shape|g_idx)|\.qzeros|\.g_idx|\.zeros|\.SCB|"
-    r"\.(?:nested_)?absmax|\.(?:nested_)?quant_map|\.quant_state\..*|[._](?:input|output|activation)_scale|"
-    r"\.[kv]_scale|[._]global_scale_inv|[._]input_global_scale|[._]weight_global_scale)$"
+    r"(?:[._](?:weight_)?scales?(?:_inv|_2)?|[._]weight_(?:zero_point|shape|g_idx|global_scale)|\.qzeros|\.g_idx|\.zeros|"
+    r"\.SCB|(?:\.weight)?\.(?:nested_)?(?:absmax|quant_map)|(?:\.weight)?\.quant_state\..*|[._](?:input|output)_global_scale|"
+    r"[._](?:input|output|activation|k|v)_scale)$"
 )
-_PACKED: Final = re.compile(r"(?:\.qweight|[._]weight_packed|_blocks)$")
+_WEIGHTS: Final = (".weight", ".qweight", ".weight_packed", "_blocks", "_packed", "")
+_PACKED: Final = re.compile(r"(?:\.qweight|[._]weight_packed)$")
 # Tables that modules keep as buffers: stored, but no parameters.
 _BUFFER: Final = re.compile(
-    r"(?:e_score_correction_bias|expert_bias|rotary_emb\.inv_freq|inv_freq|masked_bias|tid2eid|\bd2t|\bt2d|layer_scalar|"
-    r"rope_freqs\.weight|attn\.bias)$"
+    r"(?:inv_freq|masked_bias|tid2eid|(?:^|\.)d2t|(?:^|\.)t2d|layer_scalar|rope_freqs\.weight|(?:^|\.)attn\.bias|"
+    r"act_fn\.(?:beta|eps)|slope_rate|(?:query|key|diagonal)_decay|position_ids|embed_scale)$"
 )
+# A learned number per expert that some architectures keep as a parameter and some as a buffer.
+_CORRECTION: Final = re.compile(r"(?:e_score_correction_bias|expert_bias)$")
 _OUTSIDE: Final = re.compile(
-    r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|audio_tower|audio_encoder|multi_modal_projector|mm_projector|"
-    r"image_newline|embed_vision|embed_audio|vision_embed_tokens|vit|patch_embed|img_processor|merger|connector|aligner)\b"
+    r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|audio_tower|audio_encoder|multi_modal_projector|"
+    r"mm_projector|image_newline|embed_vision|embed_audio|vision_embed_tokens|embed_tokens_extend|vit|patch_embed|"
+    r"img_processor|merger|connector|aligner)\b"
 )
 _EMBEDDING: Final = re.compile(
     r"(?:embed_tokens|embed_tokens_per_layer|word_embeddings|tok_embeddings|token_embd|embed_in|embeddings|wte|wpe|"
-    r"embed_positions|ngram_embedding)\.weight$"
+    r"embed_positions|tokens_embed|positions_embed|ngram_embedding)\.weight$"
 )
-_HEAD: Final = re.compile(r"(?:lm_head|embed_out|^output)\.(?:weight|qweight|weight_packed)$")
-_VECTOR: Final = re.compile(r"(?:norm|layernorm|\bconv1d|\.bias|_bias|A_log|dt_bias|sinks|time_)[._\w]*$")
+_HEAD: Final = re.compile(r"(?:lm_head|embed_out|^output|^head)\.(?:weight|qweight|weight_packed)$")
+_VECTOR: Final = re.compile(r"(?:norm\w*(?:\.(?:weight|bias|scale))?|bias|A_log|sinks|(?:^|\.)D|time_\w+)$")
 _LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h|blocks|blk)\.(\d+)\.")
 
 
@@ -80,18 +84,28 @@ class CheckpointSummary:
         return self.streamed_params + self.gathered_params + self.elementwise_params
 
 
+def _overhead_names(names: set[str]) -> set[str]:
+    """Names of scales and the like; a module's own learned scale is none, for no weight shares its base name."""
+    found = set()
+    for name in names:
+        match = _OVERHEAD.search(name)
+        if match and match[0] not in (name, "") and any(name[: match.start()] + end in names for end in _WEIGHTS):
+            found.add(name)
+    return found
+
+
 def _packing(tensor: StoredTensor, overhead: set[str], bits: int) -> int:
     """Numbers that one stored number of `tensor` stands for."""
     if tensor.dtype in ("I32", "U32") and _PACKED.search(tensor.name):
         return 32 // bits
     if tensor.dtype == "U8":
-        base = re.sub(r"(?:\.weight|_blocks)$", "", tensor.name)
+        base = re.sub(r"(?:\.weight|_blocks|\.weight_packed)$", "", tensor.name)
         if any(base + suffix in overhead for suffix in _SCALE_NAMES):
             return 2
     return 1
 
 
-_SCALE_NAMES: Final = (".weight_scale", "_scales", ".scales", ".weight.absmax", ".weight_scale_2", "_scale")
+_SCALE_NAMES: Final = (".weight_scale", "_scales", ".scales", ".weight.absmax", ".weight_scale_2", "_scale", ".scale")
 
 
 def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> CheckpointSummary:
@@ -108,7 +122,7 @@ def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> Ch
     (1056, 0, 8)
     """
     stored = list(tensors)
-    overhead_names = {t.name for t in stored if _OVERHEAD.search(t.name)}
+    overhead_names = _overhead_names({t.name for t in stored})
     bits = round(model.quantization.payload_bits) if model is not None and model.quantization is not None else 4
     n_layers = _decoder_layers(model)
     has_head = any(_HEAD.search(t.name) for t in stored)
@@ -116,7 +130,7 @@ def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> Ch
     by_dtype: dict[str, int] = {}
     params = dict.fromkeys(("streamed", "gathered", "elementwise", "mtp", "outside"), 0)
     n_overhead = decoder_bytes = 0
-    duplicate_head = 0
+    duplicate_head = correction = 0
     for tensor in stored:
         by_dtype[tensor.dtype] = by_dtype.get(tensor.dtype, 0) + tensor.n_bytes
         role = _role(tensor, n_layers, tied)
@@ -125,6 +139,9 @@ def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> Ch
             decoder_bytes += tensor.n_bytes if role not in ("mtp", "outside") else 0
             continue
         if _BUFFER.search(tensor.name):
+            continue
+        if _CORRECTION.search(tensor.name):
+            correction += tensor.size if role not in ("mtp", "outside") else 0
             continue
         numbers = tensor.size * _packing(tensor, overhead_names, bits)
         if tied and _HEAD.search(tensor.name):
@@ -147,6 +164,8 @@ def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> Ch
     )
     if model is None:
         return summary
+    if summary.decoder_params + correction == resident_params(model):
+        summary = replace(summary, elementwise_params=summary.elementwise_params + correction)
     return _compared(summary, model, duplicate_head)
 
 
@@ -165,12 +184,13 @@ def _role(tensor: StoredTensor, n_layers: int | None, tied: bool) -> str:
     if _OUTSIDE.search(name):
         return "outside"
     if _EMBEDDING.search(name):
-        position = re.search(r"(?:wpe|embed_positions|per_layer|ngram_embedding)", name)
+        position = re.search(r"(?:wpe|positions|per_layer|ngram_embedding)", name)
         return "streamed" if tied and not position else "gathered"
     if _HEAD.search(name):
         return "streamed"
+    kernel = len(tensor.shape) == 3 and tensor.shape[1] == 1
     thin = len(tensor.shape) <= 1 or all(side == 1 for side in tensor.shape[1:])
-    return "elementwise" if thin or _VECTOR.search(name) else "streamed"
+    return "elementwise" if thin or kernel or _VECTOR.search(name) else "streamed"
 
 
 def _compared(summary: CheckpointSummary, model: Model, duplicate_head: int) -> CheckpointSummary:

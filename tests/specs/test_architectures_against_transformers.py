@@ -283,3 +283,34 @@ def _other_values(name: str, default: Any, *, small: bool) -> list[Any]:
     if default is None and ("size" in name or "num" in name or name in ("head_dim", "n_inner", "q_lora_rank")):
         return [64]
     return []
+
+
+def test_roles_of_stored_tensors_follow_from_their_names() -> None:
+    """A checkpoint of each architecture, as its modules name their tensors, agrees with the counts from its config."""
+    from specplan.specs.checkpoint import summarise
+    from specplan.specs.safetensors import StoredTensor
+
+    wrong = {}
+    checked = 0
+    for model_type in sorted(set(FAMILIES) & set(CAUSAL) - {"longcat_flash"}):
+        try:
+            model = build(model_type)
+        except Exception:  # noqa: S112 - some default configs cannot be built by transformers itself
+            continue
+        distinct = {id(t): (name, t) for name, t in reversed(model.state_dict(keep_vars=True).items())}
+        tensors = [
+            StoredTensor(name=name, dtype="BF16", shape=tuple(t.shape), n_bytes=2 * t.numel())
+            for name, t in distinct.values()
+        ]
+        counted = import_config(config_of(model), model_type).model
+        found = summarise(tensors, counted)
+        pairs = (
+            (found.streamed_params, round(streamed_params(counted, 1e12))),
+            (found.gathered_params, gathered_params(counted)),
+            (found.elementwise_params, elementwise_params(counted)),
+        )
+        if found.disagreements or any(a != b for a, b in pairs):
+            wrong[model_type] = (pairs, found.disagreements)
+        checked += 1
+    assert wrong == {}
+    assert checked >= 125

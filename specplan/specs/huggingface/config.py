@@ -152,6 +152,8 @@ def import_config(
         defaults=family.defaults,
         like=family.like,
     )
+    if f.flag("add_cross_attention"):
+        raise UnsupportedError(f"{at}: cross-attention (add_cross_attention) cannot be counted")
     parts = family.build(f)
     tied = f.flag("tie_word_embeddings") if parts.tied is None else parts.tied
     model = Model(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from specplan.errors import UnsupportedError
 from specplan.specs.huggingface import hybrid, latent, unusual
 from specplan.specs.huggingface.fields import Fields
 from specplan.specs.huggingface.mixers import matrix, table, vector
@@ -103,8 +102,6 @@ def _bigcode(f: Fields) -> Parts:
 
 def _gpt2(f: Fields, *, kv_heads: int | None = None, width: str = "n_inner", positions: str = "n_positions") -> Parts:
     """GPT-2: fused projections with biases, learned positions."""
-    if f.flag("add_cross_attention"):
-        raise UnsupportedError(f"{f.where}: cross-attention (add_cross_attention) cannot be counted")
     more: dict[str, Any] = {} if kv_heads is None else {"kv_heads": kv_heads}
     return regular(
         qkv_bias=True,
