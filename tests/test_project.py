@@ -112,7 +112,7 @@ def console_blocks() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("command", "expected"), console_blocks(), ids=lambda text: text.partition("\n")[0][:60])
 def test_readme_transcripts_are_what_the_commands_print(command: str, expected: str) -> None:
     assert command.startswith("specplan ")
-    env = os.environ | {"COLUMNS": "110"}
+    env = os.environ | {"COLUMNS": "132"}
     done = run(sys.executable, "-m", *command.split(), env=env)
     assert done.returncode == 0, done.stderr
 

@@ -74,7 +74,7 @@ class Point:
     is_exact : bool
         Whether that is its own acceptance.
     alpha_dagger : float
-        Where its indifference curve meets c = 0; NaN where it loses to plain decoding.
+        Where its indifference curve meets c = 0; NaN where there is no such alpha (see `untied`).
     best_kappa : int
         Draft length of highest speedup for (alpha, c) at the plane's verify factor of 1, at most 64.
     curve : Contour or None
@@ -88,6 +88,11 @@ class Point:
     alpha_dagger: float
     best_kappa: int
     curve: Contour | None
+
+    @property
+    def untied(self) -> str:
+        """Why there is no alpha-dagger: it loses to plain decoding, or beats every free draft of the plane's length."""
+        return "loses" if self.speedup < 1 else "beyond κ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

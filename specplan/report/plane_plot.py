@@ -390,7 +390,7 @@ def _line_texts(line: Line) -> tuple[str, ...]:
 
 def _point_texts(plane: Plane, point: Point) -> tuple[str, ...]:
     s = point.source
-    tie = "loses" if np.isnan(point.alpha_dagger) else f"{point.alpha_dagger:.3f}"
+    tie = point.untied if np.isnan(point.alpha_dagger) else f"{point.alpha_dagger:.3f}"
     name = name_text(s, kappa=plane.kappa, verify=plane.verify)
     return (name, cost_text(s), acceptance_text(s), f"{point.speedup:.2f}×", tie)
 

@@ -252,7 +252,7 @@ def _point_cells(point: Point) -> list[str]:
         "0 (no weights)" if s.is_weightless else _marked(s.c, s.c_origin),
         f"{acceptance} {s.alpha_origin}",
         f"{point.speedup:.4f}x",
-        _number(point.alpha_dagger, 4, "loses"),
+        _number(point.alpha_dagger, 4, point.untied),
     ]
 
 
