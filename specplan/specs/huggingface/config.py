@@ -11,7 +11,8 @@ from specplan.errors import InputError, UnsupportedError
 from specplan.specs.huggingface.drafts import DRAFT_METHODS, build_draft, draft_method, mtp_draft
 from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded
-from specplan.specs.huggingface.quantization import apply_quantization, read_quantization
+from specplan.specs.huggingface.plain_modules import apply_quantization
+from specplan.specs.huggingface.quantization import read_quantization
 from specplan.specs.text_files import parse_json, read_text
 from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import Model

@@ -1,8 +1,8 @@
 """The table of architectures: one row per Hugging Face ``model_type``.
 
-To add an architecture, add a row. Most are one call of `regular` with the traits in which it differs; hybrids and
-others with a plan of their own have a builder in `hybrid` or `unusual`. Leave out what cannot be counted exactly, or
-add it to `REFUSED` with the reason.
+To add an architecture, add a row. Most are one call of `regular` with the traits in which it differs; decoders with a
+plan of their own have a builder in `latent`, `hybrid`, `mamba`, `gemma` or `unusual`. Leave out what cannot be counted
+exactly, or add it to `REFUSED` with the reason.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from specplan.specs.huggingface import hybrid, latent, unusual
+from specplan.specs.huggingface import gemma, hybrid, latent, mamba, unusual
 from specplan.specs.huggingface.fields import Fields
 from specplan.specs.huggingface.mixers import matrix, table, vector
 from specplan.specs.huggingface.regular import (
@@ -453,16 +453,16 @@ FAMILIES: Final[dict[str, Family]] = {
     "olmo_hybrid": _row(hybrid.olmo_hybrid),
     "kimi_linear": _row(hybrid.kimi_linear),
     "bailing_hybrid": _row(hybrid.bailing_hybrid),
-    "jamba": _row(hybrid.jamba),
-    "bamba": _row(hybrid.bamba),
-    "falcon_h1": _row(hybrid.falcon_h1),
-    "granitemoehybrid": _row(hybrid.granite_hybrid),
-    "nemotron_h": _row(hybrid.nemotron_h),
-    "zamba": _row(hybrid.zamba),
-    "zamba2": _row(hybrid.zamba2),
-    "mamba": _row(hybrid.mamba),
-    "falcon_mamba": _row(hybrid.mamba),
-    "mamba2": _row(hybrid.mamba2_decoder),
+    "jamba": _row(mamba.jamba),
+    "bamba": _row(mamba.bamba),
+    "falcon_h1": _row(mamba.falcon_h1),
+    "granitemoehybrid": _row(mamba.granite_hybrid),
+    "nemotron_h": _row(mamba.nemotron_h),
+    "zamba": _row(mamba.zamba),
+    "zamba2": _row(mamba.zamba2),
+    "mamba": _row(mamba.mamba),
+    "falcon_mamba": _row(mamba.mamba),
+    "mamba2": _row(mamba.mamba2_decoder),
     "lfm2": _row(hybrid.lfm2),
     "lfm2_moe": _row(hybrid.lfm2_moe),
     "lfm3": _row(hybrid.lfm3),
@@ -471,9 +471,9 @@ FAMILIES: Final[dict[str, Family]] = {
     "rwkv": _row(hybrid.rwkv),
     "xlstm": _row(hybrid.xlstm),
     # others
-    "gemma3n_text": _row(unusual.gemma3n),
-    "gemma4_text": _row(unusual.gemma4),
-    "gemma4_unified_text": _row(unusual.gemma4),
+    "gemma3n_text": _row(gemma.gemma3n),
+    "gemma4_text": _row(gemma.gemma4),
+    "gemma4_unified_text": _row(gemma.gemma4),
     "hrm_text": _row(unusual.hrm),
     "inkling_text": _row(unusual.inkling),
     "mllama_text_model": _row(unusual.mllama),
