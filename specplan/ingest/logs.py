@@ -1,9 +1,9 @@
 """Log lines of vLLM, SGLang and llama.cpp about speculation, from files of any length."""
 
+import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from specplan.errors import InputError
@@ -13,10 +13,15 @@ from specplan.ingest.rounded import RecoveredDrafts, recover_drafts
 from specplan.records.tally import EMPTY, UNKNOWN, Clusters, Tally, checked
 
 _NUMBER: Final = r"(\d+(?:\.\d+)?|nan)"
-_VLLM: Final = re.compile(
-    rf"SpecDecoding metrics: Mean acceptance length: {_NUMBER},.*?"
-    rf"(?:Accepted: (\d+) tokens, Drafted: (\d+) tokens, )?"
-    rf"Per-position acceptance rate: ([\d., ]*?), Avg Draft acceptance rate: {_NUMBER}%"
+# Figures of a line by name: their order changed from version to version, and the oldest lines have the totals alone.
+_VLLM_MARKS: Final = ("SpecDecoding metrics:", "Speculative metrics:")
+_VLLM_LENGTH: Final = re.compile(rf"Mean acceptance length: {_NUMBER}")
+_VLLM_ACCEPTED: Final = re.compile(r"(?:Accepted: (\d+) tokens|Number of accepted tokens: (\d+))")
+_VLLM_DRAFTED: Final = re.compile(r"(?:Drafted: (\d+) tokens|Number of draft tokens: (\d+))")
+_VLLM_RATES: Final = re.compile(r"Per-position acceptance rate: (\d[\d.]*(?:, \d[\d.]*)*)")
+_VLLM_V0: Final = re.compile(
+    r"System efficiency: .*?Number of speculative tokens: (\d+), Number of accepted tokens: (\d+), "
+    r"Number of draft tokens: (\d+), Number of emitted tokens: (\d+)"
 )
 _SGLANG: Final = re.compile(rf"Decode batch.*?#running-req: (\d+).*?accept len: {_NUMBER}(?:, accept rate: {_NUMBER})?")
 _SGLANG_WIDEST: Final = 1024
@@ -66,17 +71,15 @@ def read_log(lines: Iterable[str], origin: str) -> list[Observation]:
     InputError
         If no line speaks of speculation.
     """
-    vllm: list[_Line] = []
+    vllm = _VllmLines()
     sglang: list[tuple[int, float, float | None]] = []
     slots: list[_Line] = []
     totals: dict[str, re.Match[str]] = {}
-    seen: Counter[str] = Counter()
-    width = chain = None
+    arguments = _SglangArguments()
     tokens = requests = 0
     for line in lines:
-        if "SpecDecoding metrics" in line:
-            seen["vLLM metrics lines"] += 1
-            vllm += _vllm_line(line)
+        if any(mark in line for mark in _VLLM_MARKS):
+            vllm.add(line)
         elif "accept len" in line and (m := _SGLANG.search(line)):
             rate = float(m[3]) if m[3] else None
             sglang.append((int(m[1]), float(m[2]), rate))
@@ -91,13 +94,10 @@ def read_log(lines: Iterable[str], origin: str) -> list[Observation]:
         elif "eval time" in line and (m := _LLAMA_EVAL.search(line)):
             tokens, requests = tokens + int(m[1]), requests + 1
         elif "speculative_num_draft_tokens=" in line:
-            width = int(found[1]) if (found := _SGLANG_WIDTH.search(line)) else width
-            chain = int(found[1]) if (found := _SGLANG_STEPS.search(line)) else chain
-    out: list[Observation] = []
-    if vllm or seen:
-        out.append(_vllm(vllm, seen["vLLM metrics lines"], origin))
+            arguments.add(line)
+    out = vllm.observations(origin)
     if sglang:
-        out.append(_sglang(sglang, width, chain, origin))
+        out.append(_sglang(sglang, arguments.width, arguments.chain, origin))
     out += list(_llamacpp_totals(totals, origin))
     if slots and not totals:
         out.append(_llamacpp_slots(slots, tokens, requests, origin))
@@ -109,38 +109,90 @@ def read_log(lines: Iterable[str], origin: str) -> list[Observation]:
     return out
 
 
+@dataclass(slots=True)
+class _VllmLines:
+    """What the lines of vLLM add up to so far: intervals of the V1 engine, the last total of the V0 engine."""
+
+    intervals: list[_Line] = field(default_factory=list)
+    seen: int = 0
+    v0: re.Match[str] | None = None
+
+    def add(self, line: str) -> None:
+        if (m := _VLLM_V0.search(line)) is not None:
+            self.v0 = m
+        else:
+            self.seen += 1
+            self.intervals += _vllm_line(line)
+
+    def observations(self, origin: str) -> list[Observation]:
+        found = [_vllm(self.intervals, self.seen, origin)] if self.seen else []
+        return found if self.v0 is None else [*found, _vllm_v0(self.v0, origin)]
+
+
+@dataclass(slots=True)
+class _SglangArguments:
+    """Width and longest chain of a draft, from the start-up line with the server's arguments."""
+
+    width: int | None = None
+    chain: int | None = None
+
+    def add(self, line: str) -> None:
+        self.width = int(m[1]) if (m := _SGLANG_WIDTH.search(line)) else self.width
+        self.chain = int(m[1]) if (m := _SGLANG_STEPS.search(line)) else self.chain
+        if "speculative_algorithm='NGRAM'" in line:
+            self.chain = None  # the steps are width // breadth there, and bound nothing
+
+
 def _vllm_line(line: str) -> Iterator[_Line]:
-    m = _VLLM.search(line)
-    if m is not None and m[2] is not None and m[1] != "nan":
-        yield _Line(mean_length=float(m[1]), accepted=int(m[2]), drafted=int(m[3]), rates=tuple(_rates(m[4])))
-
-
-def _vllm(lines: list[_Line], seen: int, origin: str) -> Observation:
-    if not lines:
-        raise InputError(
-            f"{origin}: {seen} lines of vLLM's speculation metrics, but none has "
-            "'Accepted: N tokens, Drafted: N tokens'; a newer vLLM prints them"
+    length, rates = _VLLM_LENGTH.search(line), _VLLM_RATES.search(line)
+    accepted, drafted = _VLLM_ACCEPTED.search(line), _VLLM_DRAFTED.search(line)
+    if accepted is not None and drafted is not None:
+        yield _Line(
+            mean_length=math.nan if length is None else float(length[1]),
+            accepted=int(accepted[1] or accepted[2]),
+            drafted=int(drafted[1] or drafted[2]),
+            rates=tuple(_rates(None if rates is None else rates[1])),
         )
+
+
+def _vllm(found: list[_Line], seen: int, origin: str) -> Observation:
+    if not found:
+        raise InputError(
+            f"{origin}: {seen} lines of vLLM's speculation metrics, but none has 'Accepted: N tokens' and "
+            "'Drafted: N tokens'; expected the lines whole, as vLLM prints them"
+        )
+    lines = [line for line in found if line.drafted]
+    if not lines:
+        raise InputError(f"{origin}: all {seen} lines of vLLM's speculation metrics are of intervals without a draft")
     tally, notes = _pooled(lines, per_request=False)
-    if seen > len(lines):
-        notes.append(f"{seen - len(lines)} of {seen} metrics lines are incomplete and were not used")
+    if seen > len(found):
+        notes.append(f"{seen - len(found)} of {seen} metrics lines are incomplete and were not used")
     notes.append("steps without a draft are in no line: coverage and tokens per step stay unknown; /metrics has them")
     accepted, drafted = tally.accepted_tokens or 0, tally.drafted_tokens or 0
-    return Observation(
-        engine="vllm",
-        origin=origin,
-        source="vllm",
-        tally=tally,
-        translations=(
+    translations = [
+        Translation(name="Accepted", value=accepted, meaning="tokens, bonus excluded", ours="accepted_tokens"),
+        Translation(name="Drafted", value=drafted, meaning="tokens verified", ours="drafted_tokens"),
+        Translation(
+            name="Avg Draft acceptance rate",
+            value=100 * accepted / drafted,
+            meaning="percent, accepted/drafted tokens, pooled",
+            ours="accepted_per_drafted (not alpha)",
+        ),
+    ]
+    if tally.drafts:
+        translations.insert(
+            0,
             Translation(
                 name="Mean acceptance length",
-                value=1 + accepted / tally.drafts if tally.drafts else float("nan"),
+                value=1 + accepted / tally.drafts,
                 meaning="1 + accepted/drafts over steps that had a draft, bonus included; pooled over the lines here",
                 ours="tokens_per_drafted_step; drafts recovered from each line's rounded figure",
                 kind="derived",
             ),
-            Translation(name="Accepted", value=accepted, meaning="tokens, bonus excluded", ours="accepted_tokens"),
-            Translation(name="Drafted", value=drafted, meaning="tokens verified", ours="drafted_tokens"),
+        )
+    if tally.drafts and tally.accepted_at is not None:
+        translations.insert(
+            3,
             Translation(
                 name="Per-position acceptance rate",
                 value=tuple(_position_means(tally)),
@@ -148,14 +200,58 @@ def _vllm(lines: list[_Line], seen: int, origin: str) -> Observation:
                 ours="position_rates_unconditional",
                 kind="derived",
             ),
+        )
+    return Observation(
+        engine="vllm",
+        origin=origin,
+        source="vllm",
+        tally=tally,
+        translations=tuple(translations),
+        notes=tuple(notes),
+    )
+
+
+def _vllm_v0(m: re.Match[str], origin: str) -> Observation:
+    """The V0 engine's totals since its start.
+
+    It counted the verdict of every position, also behind a rejection, as accepted; what the steps kept is in the
+    emitted tokens: one of the target's own per draft, and the accepted ones before the first rejection.
+    """
+    k, counted, drafted, emitted = (int(figure) for figure in m.groups())
+    if k < 1 or drafted % k:
+        raise InputError(f"{origin}: {drafted} draft tokens are no whole number of drafts of {k}; the line is damaged")
+    drafts = drafted // k
+    accepted = emitted - drafts
+    return Observation(
+        engine="vllm",
+        origin=origin,
+        source="vllm",
+        tally=Tally.of_counters(drafts=drafts, drafted_tokens=drafted, accepted_tokens=accepted),
+        translations=(
             Translation(
-                name="Avg Draft acceptance rate",
-                value=100 * accepted / drafted if drafted else float("nan"),
-                meaning="percent, accepted/drafted tokens, pooled",
-                ours="accepted_per_drafted (not alpha)",
+                name="Number of draft tokens",
+                value=drafted,
+                meaning="tokens verified",
+                ours="drafted_tokens; / k: drafts",
+            ),
+            Translation(
+                name="Number of emitted tokens",
+                value=emitted,
+                meaning="tokens that the verified drafts led to, the target's own token of each included",
+                ours="accepted_tokens = this - drafts",
+                kind="derived",
+            ),
+            Translation(
+                name="Number of accepted tokens",
+                value=counted,
+                meaning="positions whose verdict was yes, those behind a rejection included",
+                ours="shown only; neither accepted_tokens nor alpha",
             ),
         ),
-        notes=tuple(notes),
+        notes=(
+            "vLLM's V0 engine: the last cumulative line since its start was used; every draft is taken to emit a token "
+            "of the target's own (assumed)",
+        ),
     )
 
 
@@ -166,11 +262,12 @@ def _position_means(tally: Tally) -> list[float]:
 def _pooled(lines: list[_Line], *, per_request: bool) -> tuple[Tally, list[str]]:
     """Sum over lines, each with its recovered number of drafts; a line may be one request or one interval."""
     total, low, high = EMPTY, 0, 0
-    misfits = 0
+    misfits = without = 0
     for line in lines:
         found = line.recovered()
         if found is None:
-            misfits += 1
+            without += math.isnan(line.mean_length)
+            misfits += not math.isnan(line.mean_length)
             part = replace(
                 UNKNOWN, drafted_tokens=line.drafted, verified_tokens=line.drafted, accepted_tokens=line.accepted
             )
@@ -188,9 +285,11 @@ def _pooled(lines: list[_Line], *, per_request: bool) -> tuple[Tally, list[str]]
             part = replace(part, requests=1, prefills=1, clusters=clusters)
         total += part
     notes = []
+    if without:
+        notes.append(f"{without} lines have totals alone, as older versions print them: drafts stay unknown")
     if misfits:
         notes.append(f"the figures of {misfits} lines fit no whole number of drafts; the number stays unknown")
-    elif low != high:
+    if total.drafts is not None and low != high:
         notes.append(f"rounded figures allow {low} to {high} drafts; {total.drafts} was taken")
     return checked(total), notes
 

@@ -351,7 +351,13 @@ def _sglang(series: _Series, origin: str) -> Observation:
 
 
 def sglang_means(length: float, rate: float | None, width: int | None, chain: int | None) -> Means:
-    """SGLang verifies num_draft_tokens - 1 drafted positions in every step, so drafted steps are all steps."""
+    """SGLang verifies num_draft_tokens - 1 drafted positions in every step, so drafted steps are all steps.
+
+    `chain` is num_steps, which bounds the accepted path of a model's drafts; NGRAM sets it too and is not bound by it,
+    which shows where a step emits more than num_steps + 1 tokens.
+    """
+    if chain is not None and length > chain + 1:
+        chain = None
     return Means(
         tokens_per_step=length,
         tokens_per_drafted_step=length,

@@ -18,7 +18,7 @@ from specplan.records.files import SCHEMA
 from specplan.records.lines import DECODE_ERRORS, BrokenLog, open_binary, peek, read_lines
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20
-_LOG_MARKS: Final = ("SpecDecoding metrics:", "Decode batch", "draft acceptance", "#gen drafts")
+_LOG_MARKS: Final = ("SpecDecoding metrics:", "Speculative metrics:", "Decode batch", "draft acceptance", "#gen drafts")
 _ENGINE_PREFIXES: Final = ("vllm:", "sglang:", "llamacpp:")
 
 

@@ -307,6 +307,8 @@ def read_server_info(info: Json, origin: str) -> Observation:
     if isinstance(length, bool) or not isinstance(length, int | float) or not 1 <= length < float("inf"):
         raise InputError(f"{origin}: avg_spec_accept_length must be a number of at least 1, got {length!r}")
     width, chain = _optional_count(info, "speculative_num_draft_tokens"), _optional_count(info, "speculative_num_steps")
+    if str(info.get("speculative_algorithm")).upper() == "NGRAM":
+        chain = None  # the steps are width // breadth there, and bound nothing
     return Observation(
         engine="sglang",
         origin=origin,

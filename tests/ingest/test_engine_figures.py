@@ -168,6 +168,29 @@ def test_the_width_is_told_only_where_the_lines_leave_one() -> None:
     assert (named.means.draft_len, named.means.chain_len) == (3, 3)
 
 
+def test_the_steps_of_sglangs_ngram_bound_no_chain(tmp_path: Path) -> None:
+    """NGRAM at its defaults has 12 draft tokens and 1 step; a path may be 11 tokens long all the same."""
+    log = (
+        "ServerArgs(speculative_algorithm='NGRAM', speculative_num_draft_tokens=12, speculative_num_steps=1)",
+        "[2026-09-01 10:00:00] Decode batch, #running-req: 3, accept len: 1.50, accept rate: 0.05, cuda graph: True",
+    )
+    info = {
+        "avg_spec_accept_length": 1.5,
+        "speculative_algorithm": "NGRAM",
+        "speculative_num_steps": 1,
+        "speculative_num_draft_tokens": 12,
+    }
+    path = tmp_path / "info.json"
+    path.write_text(json.dumps(info))
+    gauges = "sglang:spec_accept_length 2.5\nsglang:spec_num_steps 1\nsglang:spec_num_draft_tokens 12\n"
+    seen = [*read_log(log, "log"), *read_origin(str(path)), *observations(parse_scrape(gauges, "page"))]
+    assert [o.means.chain_len for o in seen if o.means] == [11, 11, 11]
+    eagle = gauges.replace("length 2.5", "length 1.5")
+    (bound,) = observations(parse_scrape(eagle, "page"))
+    assert bound.means is not None
+    assert bound.means.chain_len == 1
+
+
 def test_sglang_server_information_has_the_lifetime_mean(tmp_path: Path) -> None:
     path = tmp_path / "info.json"
     info = {"speculative_num_draft_tokens": 4, "speculative_num_steps": 3, "model_path": "m"}
@@ -274,6 +297,51 @@ def test_old_llamacpp_lines_give_totals_only() -> None:
     (seen,) = read_log(["draft acceptance rate = 0.57576 (  171 accepted /   297 generated)"], "log")
     assert seen.tally is not None
     assert (seen.tally.drafts, seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (None, 297, 171)
+
+
+LINES_OF_VERSIONS = {
+    "0.8.2": "Speculative metrics: Draft acceptance rate: 0.621, Number of accepted tokens: 1292, "
+    "Number of draft tokens: 2082, ",
+    "0.8.4": "SpecDecoding metrics: Draft acceptance rate: 62.1%, Accepted: 1292 tokens, Drafted: 2082 tokens",
+    "0.9": "SpecDecoding metrics: Draft acceptance rate: 62.1%, Mean acceptance length: 2.86, Accepted: 1292 tokens, "
+    "Drafted: 2082 tokens, Per-position acceptance rate: 0.723, 0.604, 0.535",
+    "0.10": "SpecDecoding metrics: Mean acceptance length: 2.86, Accepted throughput: 129.20 tokens/s, Drafted "
+    "throughput: 208.20 tokens/s, Accepted: 1292 tokens, Drafted: 2082 tokens, Per-position acceptance rate: "
+    "0.723, 0.604, 0.535, Avg Draft acceptance rate: 62.1%",
+}
+
+
+@pytest.mark.parametrize("version", LINES_OF_VERSIONS)
+def test_lines_of_every_vllm_with_the_v1_engine_are_read(version: str, tmp_path: Path) -> None:
+    idle = "SpecDecoding metrics: Draft acceptance rate: nan%, Accepted: 0 tokens, Drafted: 0 tokens"
+    path = tmp_path / "server.log"
+    path.write_text("".join(f"INFO 04-02 18:03:41 [metrics.py:53] {x}\n" for x in (idle, LINES_OF_VERSIONS[version])))
+    (seen,) = read_origin(str(path))
+    assert seen.tally is not None
+    assert (seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (2082, 1292)
+    per_draft = version in ("0.9", "0.10")
+    assert seen.tally.drafts == (694 if per_draft else None)
+    assert seen.tally.accepted_at == ((502, 419, 371) if per_draft else None)
+    assert not any("incomplete" in note for note in seen.notes)
+
+
+def test_the_totals_of_vllms_v0_engine_count_no_verdict_behind_a_rejection() -> None:
+    line = (
+        "INFO 02-11 14:50:38 metrics.py:477] Speculative metrics: Draft acceptance rate: 0.550, System efficiency: "
+        "0.133, Number of speculative tokens: 8, Number of accepted tokens: 44, Number of draft tokens: 80, Number of "
+        "emitted tokens: 12."
+    )
+    (seen,) = read_log([line.replace("80", "40").replace("12.", "6."), line], "log")
+    assert seen.tally is not None
+    # 10 drafts of 8 led to 12 tokens, 10 of them the target's own: 44 verdicts were yes, 2 tokens were accepted
+    assert (seen.tally.drafts, seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (10, 80, 2)
+    with pytest.raises(InputError, match="contradict"):
+        read_log([line.replace("emitted tokens: 12", "emitted tokens: 9")], "log")
+
+
+def test_intervals_without_a_draft_are_no_figures() -> None:
+    with pytest.raises(InputError, match="intervals without a draft"):
+        read_log(["SpecDecoding metrics: Draft acceptance rate: nan%, Accepted: 0 tokens, Drafted: 0 tokens"], "log")
 
 
 def test_a_log_without_speculation_says_what_was_expected() -> None:
