@@ -55,6 +55,10 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
+_MAY_BE_ZERO: Final = frozenset({"rope_dim"})
+"""Required sizes that may be 0: latent attention without a rotated part."""
+
+
 def _field_type(name: str, annotation: Any, default: Any, mirrors: Mapping[Any, Any]) -> Any:
     """Type by which a value class's field is read: sizes are whole and positive, counts that default to 0 may be 0."""
     text = str(annotation)
@@ -65,7 +69,7 @@ def _field_type(name: str, annotation: Any, default: Any, mirrors: Mapping[Any, 
     if annotation is bool:
         return Flag
     if annotation is int:
-        return Natural if default == 0 else Positive
+        return Natural if default == 0 or name in _MAY_BE_ZERO else Positive
     if annotation == int | None:
         return Positive | None
     if annotation is str or "NumberFormat" in text:

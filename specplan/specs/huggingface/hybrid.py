@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
 from specplan.specs.huggingface.fields import Fields
+from specplan.specs.huggingface.latent import hyper_connections
 from specplan.specs.huggingface.mixers import (
     attention,
     gated_delta_net,
@@ -17,6 +18,7 @@ from specplan.specs.huggingface.mixers import (
     vector,
 )
 from specplan.specs.huggingface.regular import (
+    GROUPED,
     Parts,
     Routed,
     by_types,
@@ -245,6 +247,34 @@ def kimi_linear(f: Fields) -> Parts:
             for kind, s in zip(kinds, sparse, strict=True)
         ),
         tied=False,
+    )
+
+
+def glm5_next(f: Fields) -> Parts:
+    """GLM-5-Next: Kimi delta attention, latent attention with an indexer over pooled keys, hyper-connections."""
+    n, hidden, streams = f.n_layers, f.hidden, f.count("hc_mult")
+    kinds = layer_kinds(f, n, every(n, 4, full="indexed_attention"))
+    bias = f.flag("attention_bias")
+    full = latent(f, bias=bias, output_bias=bias, indexer=True)
+    heads, dim = f.count("linear_num_heads"), f.count("linear_head_dim")
+    delta = kimi_delta(f, heads=heads, dim=dim, kernel=f.count("linear_conv_kernel_dim"), low_rank=True)
+    pooled = f.count("index_kpool")
+    pool = (
+        matrix("attention", "index_pool", full.index_dim * hidden, Shard.REPLICATE),
+        vector("attention", "index_pool_bias", pooled * full.index_dim),
+    )
+    f.assume(f"index keys are counted per token in the cache, though one stands for {pooled} positions")
+    mixes = hyper_connections(f, (2 + streams) * streams, 3)
+    routed, mlp = experts(f, GROUPED), DenseMLP(width=f.count("intermediate_size"))
+    return Parts(
+        layers=tuple(
+            Layer(
+                mixer=delta if kind == "linear_attention" else full,
+                feed_forward=routed if is_sparse else mlp,
+                extra=mixes if kind == "linear_attention" else (*mixes, *pool),
+            )
+            for kind, is_sparse in zip(kinds, dense_first(f, n, 3), strict=True)
+        )
     )
 
 

@@ -148,7 +148,7 @@ def longcat(f: Fields) -> Parts:
     return Parts(layers=(block, shortcut, block) * n)
 
 
-def _hyper_connections(f: Fields, rows: int, scales: int) -> tuple[Weight, ...]:
+def hyper_connections(f: Fields, rows: int, scales: int) -> tuple[Weight, ...]:
     """Manifold hyper-connections around both halves of a layer: `rows` mixtures of `hc_mult` residual streams."""
     streams = f.count("hc_mult")
     return (
@@ -176,7 +176,7 @@ def hy_v4(f: Fields) -> Parts:
     more = (
         vector("attention", "sinks", f.heads, Shard.SPLIT),
         matrix("attention", "gate_proj", values * f.hidden),
-        *_hyper_connections(f, 2 * streams, 2),
+        *hyper_connections(f, 2 * streams, 2),
     )
     layers = _assemble(f, mixers, dense_first(f, n, 1), experts(f, GROUPED), extra=lambda _s: more)
     return Parts(layers=layers, extra=_hyper_head(f))
@@ -246,7 +246,7 @@ def deepseek_v4(f: Fields) -> Parts:
     kinds = _compression(f, n)
     known = {kind: _compressed(f, kind) for kind in set(kinds)}
     routed = experts(f, dataclasses.replace(GROUPED, shared_bias="mlp_bias"))
-    more = _hyper_connections(f, (2 + streams) * streams, 3)
+    more = hyper_connections(f, (2 + streams) * streams, 3)
     hash_layers = _hash_layers(f, n)
     # A hash-routed layer looks its experts up by token id: a table beside the router, which its checkpoint keeps.
     layers = tuple(Layer(mixer=known[kind], feed_forward=routed, extra=more) for kind in kinds)

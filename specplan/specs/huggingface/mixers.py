@@ -43,7 +43,7 @@ def latent(f: Fields, *, indexer: bool = False, **more: Any) -> LatentAttention:
         "q_rank": f.count("q_lora_rank", None),
         "kv_rank": f.count("kv_lora_rank"),
         "nope_dim": f.count("qk_nope_head_dim"),
-        "rope_dim": f.count("qk_rope_head_dim"),
+        "rope_dim": f.count("qk_rope_head_dim", least=0),
         "v_head_dim": f.count("v_head_dim"),
     }
     if indexer:
