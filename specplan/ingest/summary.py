@@ -54,7 +54,7 @@ def ingested(
     out = []
     for seen in observed:
         measured = summarise(seen.tally, source=seen.source, means=seen.means)
-        notes = seen.notes
+        notes = (*seen.notes, *measured.notes)
         point = None
         if pair is not None:
             n = batch if batch is not None else max(1, round(seen.mean_batch or 1))

@@ -15,6 +15,13 @@ from specplan.formulas.acceptance import (
 from specplan.records.means import Means
 from specplan.records.tally import Tally
 
+CLOSE: Final = 0.01
+"""Where the least and the largest alpha that counts allow differ by no more, alpha is taken as known."""
+
+_AS_LONG: Final = (
+    "a few drafts were shorter than the others, the counts do not say which: rates by position take all as equally long"
+)
+
 ASSUMPTIONS: Final = (
     "alpha is conditional per position, among positions that were reached: accepted / tested",
     "requests are independent of one another; steps of one request are not (clustered interval, 95 %)",
@@ -31,7 +38,8 @@ class Alpha:
         None where it is not known.
     basis : str
         ``requests`` (interval from the spread between requests), ``positions`` (counts without requests; the interval
-        takes positions as independent, so it is too narrow), ``bounds`` (not identified: the counts allow low to high),
+        takes positions as independent, so it is too narrow; ``derived`` where their number is known up to a few),
+        ``bounds`` (not identified: the counts allow low to high),
         ``mean`` (the constant alpha that gives the measured mean; no interval), or ``none``.
     kind : str
         ``measured`` or ``derived``.
@@ -144,22 +152,27 @@ def summarise(
         return _of_means(means, source, tag)
     drafts, drafted, accepted = tally.drafts, tally.drafted_tokens, tally.accepted_tokens
     at, reached = tally.accepted_at, tally.tested_at
+    alpha = _alpha(tally, confidence)
+    notes: tuple[str, ...] = ()
+    if reached is None and at is not None and drafts is not None and alpha.value is not None:
+        reached, notes = (drafts, *at[:-1]), (_AS_LONG,)
     return MeasuredSource(
         source=source,
         tag=tag,
         tally=tally,
-        alpha=_alpha(tally, confidence),
+        alpha=alpha,
         coverage=_ratio(drafts, tally.steps),
-        hit_rate=_ratio(at[0] if at else 0, reached[0]) if at is not None and reached else None,
+        hit_rate=_ratio(at[0] if at else 0, drafts) if at is not None else None,
         continuation_rate=_ratio(sum(at[1:]), sum(reached[1:])) if at is not None and reached else None,
         tokens_per_step=_ratio(tally.emitted_tokens, tally.steps),
         tokens_per_drafted_step=_plus_one(_ratio(accepted, drafts)),
         accepted_per_drafted=_ratio(accepted, drafted),
-        position_rates_unconditional=tuple(a / drafts for a in at) if at is not None and drafts else None,
+        position_rates_unconditional=_unconditional(at, tally),
         position_rates_conditional=_conditional(at, reached),
         lengths=_lengths(tally),
         draft_len=_ratio(drafted, drafts),
         chain_len=None if reached is None else len(reached) or None,
+        notes=notes,
     )
 
 
@@ -169,6 +182,14 @@ def _ratio(above: int | None, below: int | None) -> float | None:
 
 def _plus_one(value: float | None) -> float | None:
     return None if value is None else 1.0 + value
+
+
+def _unconditional(at: tuple[int, ...] | None, tally: Tally) -> tuple[float, ...] | None:
+    """One rate per drafted position, also where none was accepted."""
+    if at is None or not tally.drafts:
+        return None
+    positions = max(len(at), len(tally.length_drafts or ()) - 1)
+    return tuple(a / tally.drafts for a in (*at, *(0,) * (positions - len(at))))
 
 
 def _conditional(at: tuple[int, ...] | None, reached: tuple[int, ...] | None) -> tuple[float, ...] | None:
@@ -190,18 +211,21 @@ def _lengths(tally: Tally) -> tuple[LengthRow, ...]:
 def _alpha(tally: Tally, confidence: float) -> Alpha:
     tested, accepted = tally.tested_tokens, tally.accepted_tokens
     if tested is None or accepted is None:
-        return _bounds(tally)
+        return _of_totals(tally, confidence)
     if tested == 0:
         return Alpha()
     c = tally.clusters
     if c is not None and c.t == tested and c.n >= 2:
         found = ratio_estimate_of_sums(requests=c.n, y=c.a, x=c.t, yy=c.aa, xy=c.at, xx=c.tt, confidence=confidence)
         return _of_estimate(found, "requests")
-    # Each position its own cluster: y is 0 or 1 and x is 1, so yy = xy = y and xx = x.
-    found = ratio_estimate_of_sums(
+    return _of_estimate(_of_positions(accepted, tested, confidence), "positions")
+
+
+def _of_positions(accepted: int, tested: int, confidence: float) -> Estimate:
+    """Each position its own cluster: y is 0 or 1 and x is 1, so yy = xy = y and xx = x."""
+    return ratio_estimate_of_sums(
         requests=tested, y=accepted, x=tested, yy=accepted, xy=accepted, xx=tested, confidence=confidence
     )
-    return _of_estimate(found, "positions")
 
 
 def _of_estimate(found: Estimate, basis: str) -> Alpha:
@@ -209,21 +233,39 @@ def _of_estimate(found: Estimate, basis: str) -> Alpha:
     return Alpha(value=found.value, low=low, high=high, basis=basis)
 
 
-def _bounds(tally: Tally) -> Alpha:
-    r"""Least and largest alpha that totals allow: :math:`A/(A+R)` with R rejections.
-
-    Each rejection wastes at least its own token and ends one draft, so :math:`R \le \min(D, N - A)`; a draft of k
-    tokens wastes at most k of them, so :math:`R \ge \lceil (N - A)/k \rceil`.
-    """
+def _of_totals(tally: Tally, confidence: float) -> Alpha:
+    """Least and largest alpha that the counts allow; alpha itself where counts per position leave it close to known."""
     accepted, drafted = tally.accepted_tokens, tally.drafted_tokens
     if not drafted or accepted is None:
         return Alpha()
-    wasted = drafted - accepted
-    longest = len(tally.accepted_histogram) - 1 if tally.accepted_histogram else wasted
-    most = wasted if tally.drafts is None else min(tally.drafts, wasted)
-    least = math.ceil(wasted / max(longest, 1)) if wasted else 0
+    least, most = _rejections(tally)
     low, high = accepted / max(accepted + most, 1), accepted / max(accepted + least, 1)
-    return Alpha(value=low if low == high else None, low=low, high=high, basis="bounds", kind="derived")
+    if not tally.accepted_histogram or high - low > CLOSE:
+        return Alpha(value=low if low == high else None, low=low, high=high, basis="bounds", kind="derived")
+    ends = [_of_positions(accepted, accepted + n, confidence) for n in (most, least)]
+    around = _of_estimate(ends[0], "positions"), _of_estimate(ends[1], "positions")
+    return Alpha(value=(low + high) / 2, low=around[0].low, high=around[1].high, basis="positions", kind="derived")
+
+
+def _rejections(tally: Tally) -> tuple[int, int]:
+    r"""Least and most rejections R that the counts allow.
+
+    Each rejection ends one draft and wastes at least its own token, so :math:`R \le \min(D, N - A)`. A draft of k
+    tokens of which j were accepted wastes at most k - j. With the drafts told apart by j, those with none accepted were
+    all rejected, those with k accepted were not, and the fewest others that can have wasted the rest were.
+    """
+    drafted, accepted = tally.drafted_tokens or 0, tally.accepted_tokens or 0
+    wasted = drafted - accepted
+    most = wasted if tally.drafts is None else min(tally.drafts, wasted)
+    histogram = tally.accepted_histogram
+    if not histogram:
+        return min(1, wasted), most
+    longest = len(histogram) - 1
+    least, rest = histogram[0], wasted - histogram[0] * longest
+    for j in range(1, longest):
+        needed = min(histogram[j], math.ceil(max(rest, 0) / (longest - j)))
+        least, rest = least + needed, rest - needed * (longest - j)
+    return least, max(least, min(most, sum(histogram[:longest])))
 
 
 def _of_means(means: Means, source: str, tag: str) -> MeasuredSource:

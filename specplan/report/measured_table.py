@@ -92,7 +92,7 @@ def print_measured(sources: Sequence[MeasuredSource], console: Console) -> None:
     )
     for basis, note in (
         ("bounds", "alpha is not identified by these counts: they allow the range shown (derived)"),
-        ("positions", "no counts per request: the interval takes positions as independent and is too narrow"),
+        ("positions", "no counts of several requests: the interval takes positions as independent and is too narrow"),
         ("mean", "alpha is the constant that gives the measured mean (derived), without an interval"),
     ):
         if any(m.alpha.basis == basis for m in sources):

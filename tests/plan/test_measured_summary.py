@@ -88,6 +88,59 @@ def test_totals_alone_bound_alpha(steps: list) -> None:
         assert alpha.low - 1e-12 <= truth <= alpha.high + 1e-12
 
 
+@given(rows, st.integers(0, 3))
+@settings(max_examples=150, deadline=None)
+def test_counts_per_position_bound_alpha_more_closely(steps: list, longer: int) -> None:
+    """What vLLM's counters say of drafts of unequal lengths: the truth lies within, and a longer k only widens it."""
+    tally = Tally.of_steps(records(steps))
+    assume(tally.drafted_tokens)
+    assert tally.tested_tokens
+    assert tally.accepted_at is not None
+    assert tally.length_drafts is not None
+    truth = (tally.accepted_tokens or 0) / tally.tested_tokens
+    k = len(tally.length_drafts) - 1 + longer
+    known = {
+        "drafts": tally.drafts or 0,
+        "drafted_tokens": tally.drafted_tokens or 0,
+        "accepted_tokens": tally.accepted_tokens or 0,
+    }
+    at = [*tally.accepted_at, *[0] * (k - len(tally.accepted_at))]
+    close = summarise(Tally.of_counters(**known, accepted_at=at), source="s")
+    wide = summarise(Tally.of_counters(**known), source="s").alpha
+    alpha = close.alpha
+    assert close.hit_rate == pytest.approx((tally.accepted_at or (0,))[0] / (tally.drafts or 1))
+    if alpha.basis == "positions":
+        assert alpha.value == pytest.approx(truth, abs=0.005 + 1e-12)
+        return
+    assert alpha.low is not None
+    assert alpha.high is not None
+    assert wide.low is not None
+    assert wide.high is not None
+    assert wide.low - 1e-12 <= alpha.low <= truth + 1e-12
+    assert truth - 1e-12 <= alpha.high <= wide.high + 1e-12
+
+
+def test_a_few_short_drafts_leave_alpha_known() -> None:
+    """n-gram drafts of a real vLLM at temperature 1: 324 drafts, 2 tokens short of 3 each; 505 positions tested."""
+    counters = {"drafts": 324, "drafted_tokens": 970, "accepted_tokens": 229}
+    m = summarise(Tally.of_counters(**counters, accepted_at=[113, 69, 47]), source="s")
+    assert m.alpha.value == pytest.approx(229 / 505, abs=1e-3)
+    assert m.alpha.low is not None
+    assert m.alpha.high is not None
+    assert m.alpha.low < 0.42 < 0.49 < m.alpha.high  # of 505 coins, not of the lengths that are not told
+    assert (m.alpha.basis, m.alpha.kind) == ("positions", "derived")
+    assert m.position_rates_conditional == pytest.approx((113 / 324, 69 / 113, 47 / 69))
+    assert m.notes
+    # suffix drafts of 1 to 12 tokens: each draft without an accepted token was rejected, so alpha is below 0.68
+    at = [464, 253, 166, 124, 108, 90, 86, 73, 71, 66, 60, 50, *[0] * 20]
+    m = summarise(Tally.of_counters(drafts=1233, drafted_tokens=3103, accepted_tokens=1611, accepted_at=at), source="s")
+    assert m.alpha.value is None
+    assert m.alpha.low is not None
+    assert m.alpha.high is not None
+    assert 0.56 < m.alpha.low < 0.638 < m.alpha.high < 0.68
+    assert m.position_rates_conditional is None
+
+
 @given(st.floats(0.05, 0.95), st.integers(1, 8))
 @settings(max_examples=50, deadline=None)
 def test_means_give_back_the_alpha_behind_them(alpha: float, k: int) -> None:
@@ -107,6 +160,14 @@ def test_nothing_measured_is_an_error_and_no_draft_is_not() -> None:
         summarise(None, source="s")
     m = summarise(Tally.of_steps(records([("a", (0, 0))])), source="s")
     assert (m.coverage, m.tokens_per_step, m.alpha.value, m.tokens_per_drafted_step) == (0.0, 1.0, None, None)
+
+
+def test_every_drafted_position_has_an_unconditional_rate() -> None:
+    m = summarise(Tally.of_steps(records([("a", (0, 3)), ("b", (1, 2)), ("c", (0, 0))])), source="s")
+    assert m.position_rates_unconditional == (0.5, 0.0, 0.0)
+    assert m.position_rates_conditional == (0.5, 0.0)
+    m = summarise(Tally.of_steps(records([("a", (0, 3))])), source="s")
+    assert m.position_rates_unconditional == (0.0, 0.0, 0.0)
 
 
 def test_vllms_own_ratio_is_not_alpha() -> None:
