@@ -215,19 +215,21 @@ def _required(series: _Series, name: str, origin: str) -> int:
 
 
 def _vllm(series: _Series, origin: str) -> Observation:
+    if (old := _vllm_without_drafts(series, origin)) is not None:
+        return old
     drafts = _required(series, f"{_VLLM}drafts_total", origin)
     drafted = _required(series, f"{_VLLM}draft_tokens_total", origin)
     accepted = _required(series, f"{_VLLM}accepted_tokens_total", origin)
     notes: list[str] = []
     at = _positions(series, f"{_VLLM}accepted_tokens_per_pos_total", drafts, accepted, origin, notes)
-    steps = series.count("vllm:inter_token_latency_seconds_count")
-    kind, basis = "measured", "vllm:inter_token_latency_seconds_count"
+    kind, basis = "measured", f"{_latency(series)}_count"
+    steps = series.count(basis)
     if steps is None:
         steps, basis, kind = _steps_from_tokens(series, accepted), "vllm:generation_tokens_total", "derived"
     if steps is not None and steps < drafts:
         notes.append(f"{basis} gives {steps} steps, fewer than the {drafts} drafts; all steps stay unknown")
         steps = None
-    seconds = series.total("vllm:inter_token_latency_seconds_sum")
+    seconds = series.total(f"{_latency(series)}_sum")
     emitted = None if steps is None else steps + accepted
     translations = [
         Translation(
@@ -292,6 +294,47 @@ def _vllm(series: _Series, origin: str) -> Observation:
         step_s=seconds / steps if seconds is not None and steps and kind == "measured" else None,
         mean_batch=batch,
         notes=tuple(notes),
+    )
+
+
+def _latency(series: _Series) -> str:
+    """The histogram with one entry per request-step after the prefill; it had another name before vLLM 0.11."""
+    old = "vllm:time_per_output_token_seconds"
+    new = "vllm:inter_token_latency_seconds"
+    return old if series.total(f"{new}_count") is None and series.total(f"{old}_count") is not None else new
+
+
+def _vllm_without_drafts(series: _Series, origin: str) -> Observation | None:
+    """Totals of a vLLM that did not count drafts yet; None where it does, or where a count is missing that it has."""
+    drafted, accepted = series.count(f"{_VLLM}draft_tokens_total"), series.count(f"{_VLLM}accepted_tokens_total")
+    if series.count(f"{_VLLM}emitted_tokens_total") is not None:
+        raise InputError(
+            f"{origin}: this is vLLM's V0 engine, which counts verdicts behind a rejection as accepted; "
+            "give its log, whose 'Speculative metrics:' lines have what the steps kept"
+        )
+    counts_drafts = any(
+        series.total(f"{_VLLM}{name}_total") is not None for name in ("drafts", "accepted_tokens_per_pos")
+    )
+    if counts_drafts or drafted is None or accepted is None:
+        return None
+    return Observation(
+        engine="vllm",
+        origin=origin,
+        source=series.labels.get("model_name", "vllm"),
+        tally=checked(replace(UNKNOWN, drafted_tokens=drafted, verified_tokens=drafted, accepted_tokens=accepted)),
+        translations=(
+            Translation(
+                name=f"{_VLLM}draft_tokens_total", value=drafted, meaning="draft tokens verified", ours="drafted_tokens"
+            ),
+            Translation(
+                name=f"{_VLLM}accepted_tokens_total",
+                value=accepted,
+                meaning="draft tokens accepted, bonus excluded",
+                ours="accepted_tokens",
+            ),
+        ),
+        labels=MappingProxyType(dict(series.labels)),
+        notes=("this vLLM (older than 0.9) does not count drafts: alpha is bounded, not known",),
     )
 
 

@@ -55,6 +55,27 @@ def test_without_latency_counts_the_steps_follow_from_tokens() -> None:
     assert [t.kind for t in seen.translations if t.ours == "steps"] == ["derived"]
 
 
+def test_the_latency_counts_steps_under_its_older_name() -> None:
+    text = (SERVER / "metrics.txt").read_text().replace("inter_token_latency", "time_per_output_token")
+    (seen,) = observations(parse_scrape(text, "x"))
+    assert seen.tally is not None
+    assert seen.tally.steps == 22
+    assert seen.step_s == pytest.approx(0.5381979120002143 / 22)
+    assert [t.kind for t in seen.translations if t.ours == "steps"] == ["measured"]
+
+
+def test_pages_of_engines_that_do_not_count_drafts() -> None:
+    totals = "".join(
+        f'vllm:spec_decode_num_{name}_total{{model_name="m"}} {n}\n'
+        for name, n in (("draft_tokens", 2082), ("accepted_tokens", 1292))
+    )
+    (seen,) = observations(parse_scrape(totals, "x"))  # vLLM 0.8 with the V1 engine
+    assert seen.tally is not None
+    assert (seen.tally.drafts, seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (None, 2082, 1292)
+    with pytest.raises(InputError, match="V0 engine"):
+        observations(parse_scrape(totals + 'vllm:spec_decode_num_emitted_tokens_total{model_name="m"} 1986\n', "x"))
+
+
 def page(drafts: float, drafted: float, accepted: float, at: list[float], model: str = "m", engine: str = "0") -> str:
     names = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted}
     labels = f'engine="{engine}",model_name="{model}"'
