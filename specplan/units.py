@@ -32,6 +32,9 @@ _EXAMPLE: Final = {
 }
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
+LARGEST_COUNT: Final = 10**9
+"""Counts of tokens, requests or drafted tokens beyond this are refused as slips; products of two stay exact."""
+
 KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -83,13 +86,22 @@ def parse(text: object, dimension: str) -> float:
 def parse_count(text: object) -> int:
     """Whole number with an optional binary suffix as engines write context lengths: ``8192``, ``32k`` (32768), ``1M``.
 
+    Raises
+    ------
+    InputError
+        For what is not a whole number, or is above `LARGEST_COUNT`.
+
     >>> parse_count("32k"), parse_count("8192"), parse_count("1M")
     (32768, 8192, 1048576)
     """
     match = re.fullmatch(r"\s*(\d[\d_]*)\s*([kKmM]?)\s*", str(text))
     if match is None:
         raise InputError(f"{text!r} is not a whole number of tokens, such as 8192 or 32k")
-    return int(match[1].replace("_", "")) * {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
+    digits = match[1].replace("_", "").lstrip("0") or "0"
+    factor = {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
+    if len(digits) > len(str(LARGEST_COUNT)) or int(digits) * factor > LARGEST_COUNT:
+        raise InputError(f"{str(text).strip()[:24]!r} is too large a count; at most {LARGEST_COUNT:,}")
+    return int(digits) * factor
 
 
 def format_gib(n_bytes: float, digits: int = 2) -> str:

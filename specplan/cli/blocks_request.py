@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -85,6 +85,40 @@ def run_blocks(request: BlocksRequest, *, as_json: bool) -> bool:
     return report.starts
 
 
+_VLLM_ALONE: Final = {
+    "dcp": "--decode-context-parallel-size",
+    "pcp": "--prefill-context-parallel-size",
+    "dp": "--data-parallel-size",
+    "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
+    "num_gpu_blocks_override": "--num-gpu-blocks-override",
+    "enable_prefix_caching": "--enable-prefix-caching",
+    "state_dtype": "--mamba-ssm-cache-dtype",
+    "state_cache": "--mamba-cache-mode",
+    "hybrid_kv_cache_manager": "--disable-hybrid-kv-cache-manager",
+    "custom_all_reduce": "--enable-custom-all-reduce",
+    "offline": "--offline",
+    "multimodal_tokens": "--multimodal-tokens",
+    "multimodal_values": "--multimodal-values",
+    "extra_weights": "--extra-weights",
+    "activation_peak": "--activation-peak",
+    "non_torch": "--non-torch",
+    "cuda_graph": "--cuda-graphs",
+}
+"""Flags that the prediction of SGLang does not read, by the planner's names."""
+
+
+def _sglang_alone(request: BlocksRequest) -> dict[str, Any]:
+    """Flags that only SGLang has, as they were given."""
+    return {
+        "--max-total-tokens": request.sglang.get("max_total_tokens"),
+        "--free-before-load": request.sglang.get("free_before_load"),
+        "--speculative-draft-model-path": request.algorithm_draft,
+        "--speculative-num-steps": request.num_steps,
+        "--speculative-eagle-topk": request.eagle_topk,
+        "--speculative-num-draft-tokens": request.num_draft_tokens,
+    }
+
+
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
@@ -94,6 +128,11 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
         raise InputError("--speculative-algorithm is SGLang's; vLLM takes --speculative-config")
     if request.sglang.get("mem_fraction_static") is not None:
         raise InputError("--mem-fraction-static is SGLang's; vLLM takes --gpu-memory-utilization")
+    for flag, value in _sglang_alone(request).items():
+        if value is not None:
+            raise InputError(f"{flag} is SGLang's; --engine vllm has none")
+    if request.kappa is not None and request.draft is None:
+        raise InputError("-k belongs to --draft; other methods state num_speculative_tokens in --speculative-config")
     flags = VllmFlags(**_given({**request.common, **request.vllm, "version": request.engine_version}))
     model, flags, note = _with_tower(request, model, flags, card)
     speculation = _vllm_speculation(request, flags, model)
@@ -157,6 +196,16 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
         raise InputError("--speculative-config is vLLM's; SGLang takes --speculative-algorithm")
     if request.vllm.get("gpu_memory_utilization") is not None:
         raise InputError("--gpu-memory-utilization is vLLM's; SGLang takes --mem-fraction-static")
+    defaults = VllmFlags()
+    for field, flag in _VLLM_ALONE.items():
+        if request.vllm.get(field) not in (None, getattr(defaults, field)):
+            raise InputError(f"{flag} is not taken with --engine sglang")
+    if request.kappa is not None and request.algorithm_draft is None and request.draft is None:
+        raise InputError("-k belongs to --draft; SGLang's own flag is --speculative-num-steps")
+    if request.algorithm is None and request.algorithm_draft is None and request.draft is None:
+        for flag in ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"):
+            if _sglang_alone(request)[flag] is not None:
+                raise InputError(f"{flag} needs --speculative-algorithm")
     flags = SglangFlags(**_given({**request.common, **request.sglang, "version": request.engine_version}))
     name = request.algorithm
     path = request.algorithm_draft or request.draft

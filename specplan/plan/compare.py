@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from specplan.errors import InputError
 from specplan.formulas.step import PassShape
-from specplan.plan.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE
+from specplan.plan.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, require_ranks
 from specplan.plan.measured_steps import MeasuredTable
 from specplan.plan.sensitivity import Swing, sensitivity
 from specplan.plan.step_setting import (
@@ -37,7 +37,7 @@ from specplan.plan.step_time import FloatArray, machine, other_bound, pass_time
 from specplan.units import GIB
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
-from specplan.values.model import Attention, LatentAttention, Model
+from specplan.values.model import Model
 
 NOT_MODELED: Final = (
     "prefills that share the steps of a loaded server",
@@ -215,7 +215,7 @@ def compare(
     """
     _check(batches, contexts, max_kappa, gpu_memory_utilization, price_per_hour)
     on = machine(accelerator, engine, tp, layer)
-    _check_ranks(target, tp)
+    require_ranks(target, tp)
     setting = Setting(
         target=target,
         on=on,
@@ -229,7 +229,7 @@ def compare(
     placed = tuple(on_engine(s, target, engine) for s in sources if s.kind != "none")
     for source in placed:
         if source.model is not None:
-            _check_ranks(source.model, tp)
+            require_ranks(source.model, tp)
     everyone = (NO_SOURCE, *placed)
     counted = {s.text: loads(target, s, tp, kv_format) for s in everyone}
     cells: list[Cell] = []
@@ -275,14 +275,6 @@ def _check(
         raise InputError(f"--gpu-memory-utilization {utilization:g}: must lie above 0 and at most 1")
     if price is not None and not (math.isfinite(price) and price >= 0):
         raise InputError(f"--price {price:g}: must be finite and at least 0")
-
-
-def _check_ranks(model: Model, tp: int) -> None:
-    for mixer in {layer.mixer for layer in model.layers}:
-        if isinstance(mixer, (Attention, LatentAttention)) and mixer.heads % tp:
-            raise InputError(
-                f"--tensor-parallel-size {tp} does not divide the {mixer.heads} attention heads of {model.name}"
-            )
 
 
 def _throughput(setting: Setting, source: StepSource, of: Loads, batch: int, context: int) -> float:

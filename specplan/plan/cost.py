@@ -12,7 +12,7 @@ from specplan.formulas import kv_cache, parameters, roofline
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.indifference import break_even_alpha, free_draft_tie
 from specplan.formulas.speedup import speedup
-from specplan.units import GIB, format_bytes, format_gib
+from specplan.units import GIB, LARGEST_COUNT, format_bytes, format_gib
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Attention, CompressedAttention, LatentAttention, Model
@@ -172,9 +172,11 @@ def cost(
     Source: chapter, "Draft sources"; every number is derived and a lower bound where it is a time.
     """
     _check(kappa=kappa, alpha=alpha, batch=batch, context_len=context_len, utilization=gpu_memory_utilization)
-    _check_tp(target, tp)
+    require_ranks(target, tp)
     if draft is not None:
         _check_draft_tp(draft, tp, draft_tp)
+    elif draft_tp is not None:
+        raise InputError("--draft-tensor-parallel-size needs a --draft")
     length = _max_model_len(target, max_model_len)
     memory, memory_read = _memory(accelerator, memory_source)
     priced_target = _model_cost(target, accelerator, tp=tp, batch=batch, context_len=context_len, kv_format=kv_format)
@@ -228,6 +230,9 @@ def cost(
 def _check(*, kappa: int, alpha: float | None, batch: int, context_len: int, utilization: float) -> None:
     if kappa < 1:
         raise InputError(f"--num-speculative-tokens {kappa}: the draft length must be at least 1")
+    for flag, count in (("--num-speculative-tokens", kappa), ("--batch", batch), ("--context", context_len)):
+        if count > LARGEST_COUNT:
+            raise InputError(f"{flag}: must be at most {LARGEST_COUNT:,}")
     if alpha is not None and not 0 <= alpha <= 1:  # NaN fails the comparison too
         raise InputError(f"--alpha {alpha}: an acceptance must lie in [0, 1]")
     if batch < 1:
@@ -238,8 +243,21 @@ def _check(*, kappa: int, alpha: float | None, batch: int, context_len: int, uti
         raise InputError(f"--gpu-memory-utilization {utilization}: must lie in (0, 1]")
 
 
-def _check_tp(model: Model, tp: int) -> None:
-    """Refuse a degree that engines refuse: it must divide the query heads, and divide or be divided by the kv heads."""
+def require_ranks(model: Model, tp: int) -> None:
+    """Refuse a degree that engines refuse: it must divide the query heads, and divide or be divided by the kv heads.
+
+    Raises
+    ------
+    InputError
+        Naming the degree, the heads and degrees that would do.
+
+    Examples
+    --------
+    >>> from specplan.specs.catalog import load_model
+    >>> require_ranks(load_model("phi-4"), 8)
+    Traceback (most recent call last):
+    specplan.errors.InputError: --tensor-parallel-size 8 neither divides the 10 key-value heads of phi-4 nor is a ...
+    """
     if tp < 1:
         raise InputError(f"--tensor-parallel-size {tp}: must be at least 1")
     for mixer in {layer.mixer for layer in model.layers}:
@@ -263,7 +281,7 @@ def _check_draft_tp(draft: Model, tp: int, draft_tp: int | None) -> None:
             f"--draft-tensor-parallel-size {draft_tp} differs from --tensor-parallel-size {tp}: vLLM refuses it, since "
             "the draft's compiled graphs on rank 0 would collide with the target's; give both the same degree"
         )
-    _check_tp(draft, tp)
+    require_ranks(draft, tp)
 
 
 def _max_model_len(target: Model, max_model_len: int | None) -> int:

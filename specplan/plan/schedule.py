@@ -1,5 +1,6 @@
 """Best draft length per batch, kept steady by a margin, and written as the engine's own configuration."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specplan.errors import InputError
-from specplan.plan.cost import DEFAULT_UTILIZATION
+from specplan.plan.cost import DEFAULT_UTILIZATION, require_ranks
 from specplan.plan.engine_configuration import (
     ENGINES,
     HEAD_PATH,
@@ -144,6 +145,10 @@ def schedule(
         raise InputError(f"--max-batch {max_batch}: must lie between 1 and {MAX_BATCH}")
     if not contexts or min(contexts) < 0:
         raise InputError("--context: contexts must be at least 0")
+    if not 0 < gpu_memory_utilization <= 1:
+        raise InputError(f"--gpu-memory-utilization {gpu_memory_utilization:g}: must lie in (0, 1]")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise InputError(f"--temperature {temperature:g}: must be finite and at least 0")
     setting = Setting(
         target=target,
         on=machine(accelerator, engine, tp, layer),
@@ -152,7 +157,10 @@ def schedule(
         gpu_memory_utilization=gpu_memory_utilization,
         tables=tables,
     )
+    require_ranks(target, tp)
     placed = on_engine(source, target, engine)
+    if placed.model is not None:
+        require_ranks(placed.model, tp)
     of = loads(target, placed, tp, kv_format)
     fitting = sequences_left(setting, placed, contexts[0])
     last = max_batch if max_batch is not None else min(max(fitting, 1), MAX_BATCH)

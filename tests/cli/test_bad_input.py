@@ -72,6 +72,12 @@ OPTIONS = {
     "unknown memory source": (["llama3-8b", "--memory", "guess"], "driver"),
     "unknown option": (["llama3-8b", "--speed", "9"], "--speed"),
     "no model": ([], "target"),
+    "draft tp without a draft": (["llama3-8b", "--draft-tp", "1"], "needs a --draft"),
+    "k beyond every use": (["llama3-8b", "-k", "9" * 400], "at most 1,000,000,000"),
+    "batch beyond every use": (["llama3-8b", "--batch", "1" + "0" * 21], "at most 1,000,000,000"),
+    "context beyond every use": (["llama3-8b", "--context", "9" * 400], "at most 1,000,000,000"),
+    "context of more digits than Python reads": (["llama3-8b", "--context", "9" * 5000], "at most 1,000,000,000"),
+    "max length beyond every use": (["llama3-8b", "--max-model-len", "9" * 400], "at most 1,000,000,000"),
 }
 
 MODEL_FILES = {

@@ -37,7 +37,7 @@ from specplan.plan.engines.vllm_memory import (
 )
 from specplan.plan.engines.vllm_pages import STEP, PageSettings, aligned_block_size, cache_layers
 from specplan.plan.engines.vllm_rules import DEFAULT_VERSION, VllmRules, vllm_rules
-from specplan.units import GIB
+from specplan.units import GIB, LARGEST_COUNT
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Attention, LatentAttention, Model, Recurrent
@@ -48,6 +48,9 @@ QUANTIZATIONS: Final = {
     "bitsandbytes": "bnb-nf4", "int8": "int8", "w8a8": "int8", "mxfp8": "mxfp8", "fp8_block": "fp8-block128",
 }  # fmt: skip
 """``--quantization`` -> storage format, for checkpoints that do not state their own."""
+
+DTYPES: Final = ("bfloat16", "float16", "float32")
+"""Formats of ``--dtype`` beside ``auto``; ``half`` and ``float`` are other names of two of them."""
 
 DRIVER_ONLY: Final = (0.40, 0.50, 0.75)
 """GiB that the driver reports and torch does not see: least, usual, most of nine cards from T4 to H100."""
@@ -194,6 +197,10 @@ def predict_vllm(
         max_num_seqs=flags.max_num_seqs, max_num_batched_tokens=flags.max_num_batched_tokens,
         num_gpu_blocks_override=flags.num_gpu_blocks_override,
     )  # fmt: skip
+    if flags.multimodal_tokens < 0 or flags.multimodal_values < 0:
+        raise InputError("--multimodal-tokens and --multimodal-values must be at least 0")
+    if flags.state_dtype != "auto" and lookup(flags.state_dtype).name not in DTYPES:
+        raise InputError(f"--mamba-ssm-cache-dtype {flags.state_dtype}: one of auto, {', '.join(DTYPES)}")
     model = with_formats(model, flags.dtype, flags.quantization)
     draft = _draft_model(model, speculation, draft)
     s = _resolve(model, card, flags, speculation)
@@ -260,7 +267,10 @@ def with_formats(model: Model, dtype: str, quantization: str | None) -> Model:
         For a quantisation whose storage neither the model nor the flag states.
     """
     if dtype not in ("auto", ""):
-        model = replace(model, weight_format=lookup(dtype))
+        plain = lookup(dtype)
+        if plain.name not in DTYPES:
+            raise InputError(f"--dtype {dtype}: one of auto, {', '.join(DTYPES)} (--quantization states the others)")
+        model = replace(model, weight_format=plain)
     if quantization in (None, "", "auto", "none") or model.quantization is not None:
         return model
     name = QUANTIZATIONS.get(str(quantization).lower())
@@ -303,13 +313,16 @@ def _draft_model(model: Model, speculation: Speculation | None, draft: Model | N
 
 
 def require_counts(**counts: int | None) -> None:
-    """Refuse counts below 1, by flag name; None is not given.
+    """Refuse counts below 1 and slips above `LARGEST_COUNT`, by flag name; None is not given.
 
     >>> require_counts(tp=4, block_size=None)
     """
     for name, value in counts.items():
+        flag = f"--{name.replace('_', '-')}"
         if value is not None and value < 1:
-            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+            raise InputError(f"{flag} must be at least 1, got {value}")
+        if value is not None and value > LARGEST_COUNT:
+            raise InputError(f"{flag} must be at most {LARGEST_COUNT:,}")
 
 
 def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Speculation | None) -> _Resolved:
