@@ -75,16 +75,27 @@ def parse_scrape(text: str, origin: str) -> Scrape:
     try:
         for family in text_string_to_metric_families(text.replace("\r\n", "\n")):
             for sample in family.samples:
-                key = (sample.name, frozenset(sample.labels.items()))
+                name = _counter_name(sample.name, family.type)
+                key = (name, frozenset(sample.labels.items()))
                 if math.isfinite(sample.value):
                     values[key] = sample.value
                 else:
                     bad.add(key)
-                if sample.name.endswith(_COUNTER_ENDS):
-                    counters.add(sample.name)
+                if name.endswith(_COUNTER_ENDS):
+                    counters.add(name)
     except (ValueError, IndexError, KeyError) as error:
         raise InputError(f"{origin} is not Prometheus text: {error}; expected the /metrics page of an engine") from None
     return Scrape(origin=origin, values=values, not_finite=frozenset(bad), counters=frozenset(counters))
+
+
+def _counter_name(name: str, kind: str) -> str:
+    """Name of a sample; counters end in ``_total``, which exporters that rewrite pages leave out.
+
+    >>> _counter_name("vllm:spec_decode_num_drafts", "unknown"), _counter_name("vllm:kv_cache_usage_perc", "gauge")
+    ('vllm:spec_decode_num_drafts_total', 'vllm:kv_cache_usage_perc')
+    """
+    bare = not name.endswith((*_COUNTER_ENDS, "_created"))
+    return f"{name}_total" if bare and (kind == "counter" or name.startswith(_VLLM)) else name
 
 
 def between(before: Scrape, after: Scrape) -> tuple[Scrape, tuple[str, ...]]:

@@ -44,6 +44,15 @@ def read_origin(
     InputError
         If the origin cannot be read or says nothing of speculation.
     """
+    try:
+        return _read(origin, before, interval_s, timeout_s)
+    except InputError as error:
+        if origin in str(error):
+            raise
+        raise InputError(f"{origin}: {error}") from None
+
+
+def _read(origin: str, before: str | None, interval_s: float | None, timeout_s: float) -> list[Observation]:
     if is_url(origin):
         return _read_url(origin, before, interval_s, timeout_s)
     if interval_s is not None:

@@ -169,7 +169,9 @@ class Tally:
         """Raise `InputError` where the counts contradict one another."""
         for name, ok in self._laws():
             if not ok:
-                raise InputError(f"counts contradict one another: {name} does not hold in {self}")
+                known = ("steps", "drafts", "drafted_tokens", "accepted_tokens", "accepted_histogram")
+                told = ", ".join(f"{field} {value}" for field in known if (value := getattr(self, field)) is not None)
+                raise InputError(f"counts contradict one another: {name} does not hold ({told[:160]})")
 
     def _laws(self) -> Iterable[tuple[str, bool]]:
         if self.drafts is not None and self.steps is not None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specplan.errors import InputError
 from specplan.ingest.logs import read_log
-from specplan.ingest.prometheus import between, observations, parse_scrape
+from specplan.ingest.prometheus import Scrape, between, observations, parse_scrape
 from specplan.ingest.read import read_origin
 from specplan.ingest.responses import read_responses
 from specplan.ingest.rounded import recover_drafts
@@ -62,6 +62,17 @@ def test_the_latency_counts_steps_under_its_older_name() -> None:
     assert seen.tally.steps == 22
     assert seen.step_s == pytest.approx(0.5381979120002143 / 22)
     assert [t.kind for t in seen.translations if t.ours == "steps"] == ["measured"]
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_counters_are_known_without_their_ending(typed: bool) -> None:
+    def bare(text: str) -> Scrape:
+        lines = text.replace("_total", "").splitlines()
+        return parse_scrape("".join(x + "\n" for x in lines if typed or not x.startswith("#")), "x")
+
+    first, second = bare(page(10, 30, 12, [6, 4, 2])), bare(page(25, 75, 30, [15, 9, 6]))
+    (seen,) = observations(between(first, second)[0])
+    assert seen.tally == Tally.of_counters(drafts=15, drafted_tokens=45, accepted_tokens=18, accepted_at=[9, 5, 4])
 
 
 def test_pages_of_engines_that_do_not_count_drafts() -> None:
@@ -134,6 +145,25 @@ def test_ranks_are_summed_and_models_kept_apart() -> None:
 def test_pages_that_cannot_be_used_say_why(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         observations(parse_scrape(text, "page"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        page(10, 5, 4, [4]),
+        "SpecDecoding metrics: Mean acceptance length: 2.86, Accepted: 3000 tokens, Drafted: 2082 tokens",
+        json.dumps({k: 9 - i for i, k in enumerate(("request_throughput", "output_throughput"))})[:-1]
+        + ', "spec_decode_num_drafts": 5, "spec_decode_draft_tokens": 3, "spec_decode_accepted_tokens": 9}',
+        '{"timings": {"draft_n": 5, "draft_n_accepted": 9}}',
+    ],
+)
+def test_counts_that_contradict_name_their_file_in_one_short_line(body: str, tmp_path: Path) -> None:
+    path = tmp_path / "figures"
+    path.write_text(body)
+    with pytest.raises(InputError, match="contradict") as error:
+        read_origin(str(path))
+    assert str(error.value).startswith(str(path))
+    assert len(str(error.value)) < 250 + len(str(path))
 
 
 def test_a_page_scraped_within_a_step_keeps_its_totals() -> None:
