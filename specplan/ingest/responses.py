@@ -18,6 +18,11 @@ _VLLM_KEY: Final = "num_spec_steps"
 _SGLANG_KEY: Final = "spec_verify_ct"
 _LLAMA_KEY: Final = "draft_n"
 
+# SGLang's spellings, the newest first.
+_SGLANG_ACCEPTED: Final = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
+_SGLANG_DRAFTED: Final = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
+_SGLANG_HISTOGRAM: Final = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+
 
 def find_metrics(response: Json) -> tuple[str, Json] | None:
     """Engine and speculative metrics of one response, wherever that engine puts them.
@@ -59,6 +64,10 @@ def _count(metrics: Json, key: str) -> int:
 
 def _optional_count(metrics: Json, key: str) -> int | None:
     return None if metrics.get(key) is None else _count(metrics, key)
+
+
+def _first_count(metrics: Json, keys: Iterable[str]) -> int | None:
+    return next((n for key in keys if (n := _optional_count(metrics, key)) is not None), None)
 
 
 def _counts(metrics: Json, key: str) -> tuple[int, ...] | None:
@@ -140,15 +149,19 @@ def _as_request(tally: Tally) -> Tally:
 
 
 def _sglang(response: Json, metrics: Json, request: str) -> tuple[Tally, tuple[StepRecord, ...]]:
-    del response, request
+    del request
     steps = _count(metrics, _SGLANG_KEY)
-    accepted = _count(metrics, "spec_num_correct_drafts")
-    drafted = _count(metrics, "spec_num_proposed_drafts")
-    histogram = _counts(metrics, "spec_correct_drafts_histogram")
+    accepted, drafted = (_first_count(metrics, names) for names in (_SGLANG_ACCEPTED, _SGLANG_DRAFTED))
+    if steps == 0 and not accepted and not drafted:
+        # done with the prefill: newer versions leave the other fields out
+        return _as_request(Tally(steps=0)), ()
+    if accepted is None or drafted is None:
+        return _as_request(_sglang_of_tokens(response, metrics, steps)), ()
+    histogram = next((h for name in _SGLANG_HISTOGRAM if (h := _counts(metrics, name)) is not None), None)
     at = None
     if histogram and drafted % max(steps, 1) == 0:
         if sum(histogram) != steps:
-            raise InputError(f"spec_correct_drafts_histogram adds up to {sum(histogram)}, spec_verify_ct is {steps}")
+            raise InputError(f"the histogram of correct drafts adds up to {sum(histogram)}, {_SGLANG_KEY} is {steps}")
         width = drafted // max(steps, 1)
         at = [sum(histogram[i + 1 :]) for i in range(width)]
     tally = Tally.of_counters(
@@ -160,6 +173,20 @@ def _sglang(response: Json, metrics: Json, request: str) -> tuple[Tally, tuple[S
         emitted_tokens=steps + accepted,
     )
     return _as_request(tally), ()
+
+
+def _sglang_of_tokens(response: Json, metrics: Json, steps: int) -> Tally:
+    """Tally of versions that told the steps alone: the tokens after the prefill's are the steps' own and accepted."""
+    tokens = _optional_count(metrics, "completion_tokens")
+    tokens = _optional_count(response, "completion_tokens") if tokens is None else tokens
+    accepted = None if tokens is None or tokens < 1 + steps else tokens - 1 - steps
+    return replace(
+        UNKNOWN,
+        steps=steps,
+        drafts=steps,
+        accepted_tokens=accepted,
+        emitted_tokens=None if accepted is None else steps + accepted,
+    )
 
 
 def _llamacpp(response: Json, metrics: Json, request: str) -> tuple[Tally, tuple[StepRecord, ...]]:

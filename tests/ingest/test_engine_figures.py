@@ -305,6 +305,36 @@ def test_sglang_response_metadata_has_the_histogram() -> None:
     assert seen.tally.tested_at == (3, 2, 1, 0, 0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("spec_num_correct_drafts", "spec_num_proposed_drafts", "spec_correct_drafts_histogram"),
+        ("spec_accepted_drafts", "spec_proposed_drafts", "spec_accept_histogram"),
+        ("spec_accept_token_num", "spec_draft_token_num", "spec_accept_histogram"),
+    ],
+)
+def test_sglang_metadata_of_every_spelling(names: tuple[str, str, str]) -> None:
+    values = dict(zip(names, (3, 9, [1, 1, 1]), strict=True))
+    response = {"text": "x", "meta_info": {"completion_tokens": 7, "spec_verify_ct": 3, **values}}
+    done_at_prefill = {"text": "x", "meta_info": {"completion_tokens": 1, "spec_verify_ct": 0, "spec_accept_length": 0}}
+    (seen,) = read_responses([("a", response), ("b", done_at_prefill)], "file")
+    assert seen.tally is not None
+    assert (seen.tally.steps, seen.tally.drafted_tokens, seen.tally.accepted_tokens) == (3, 9, 3)
+    assert seen.tally.accepted_at == (2, 1, 0)
+    assert (seen.tally.requests, seen.tally.prefills) == (2, 2)
+
+
+def test_sglang_metadata_with_the_steps_alone() -> None:
+    responses = [("a", {"meta_info": {"completion_tokens": n, "spec_verify_ct": s}}) for n, s in ((10, 4), (6, 5))]
+    (seen,) = read_responses(responses, "file")
+    assert seen.tally is not None
+    assert (seen.tally.steps, seen.tally.accepted_tokens, seen.tally.emitted_tokens) == (9, 5, 14)
+    assert seen.tally.drafted_tokens is None
+    (odd,) = read_responses([("a", {"meta_info": {"completion_tokens": 3, "spec_verify_ct": 5}})], "file")
+    assert odd.tally is not None
+    assert odd.tally.accepted_tokens is None
+
+
 def test_llamacpp_timings_do_not_tell_the_number_of_drafts() -> None:
     response = {"timings": {"predicted_n": 16, "draft_n": 12, "draft_n_accepted": 9}}
     (seen,) = read_responses([("r", response)], "file")
