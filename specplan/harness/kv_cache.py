@@ -69,12 +69,6 @@ class KVCache:
             raise InputError(f"the KV cache holds {self.capacity} tokens a row; {self.span} + {width} do not fit")
         return self.lengths[:, None] + torch.arange(width, device=self.lengths.device)
 
-    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Store keys and values of shape (batch, kv_heads, width, head_dim) in `slots` of one layer."""
-        rows = self._rows[:, None]
-        self.keys[layer][rows, :, slots] = keys.transpose(1, 2)
-        self.values[layer][rows, :, slots] = values.transpose(1, 2)
-
     def commit(self, counts: torch.Tensor, longest: int) -> None:
         """Accept the first `counts[b]` tokens of each row's last pass; `longest` bounds the new longest length."""
         self.lengths += counts
@@ -106,6 +100,12 @@ class KVCache:
         part.span = int(part.lengths[0])
         part._rows = self._rows[:1]
         return part
+
+
+def write_slots(store: torch.Tensor, slots: torch.Tensor, new: torch.Tensor) -> None:
+    """Put `new`, shape (batch, heads, width, head_dim), into `slots` of one layer's keys or values."""
+    rows = torch.arange(len(slots), device=slots.device)[:, None]
+    store[rows, :, slots] = new.transpose(1, 2)
 
 
 def visible_slots(lengths: torch.Tensor, width: int, span: int, tree_mask: torch.Tensor | None) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from specplan.errors import InputError, UnsupportedError
-from specplan.harness.kv_cache import KVCache, visible_slots
+from specplan.harness.kv_cache import KVCache, visible_slots, write_slots
 from specplan.harness.rope import inverse_frequencies, rotate
 from specplan.values.model import Attention, DenseMLP, Model
 
@@ -146,12 +146,15 @@ class LlamaLayer(nn.Module):
         x: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        cache: KVCache,
-        index: int,
+        keys: torch.Tensor,
+        values: torch.Tensor,
         slots: torch.Tensor,
         mask: torch.Tensor,
     ) -> torch.Tensor:
-        """One layer of a pass: `x` of shape (batch, width, hidden); writes its keys and values, commits nothing."""
+        """One layer of a pass: `x` of shape (batch, width, hidden); writes its keys and values, commits nothing.
+
+        `keys` and `values` are this layer's part of the cache: all layers see arguments alike, and compile once.
+        """
         s = self.shape
         batch, width, _ = x.shape
         heads = self.qkv(self.input_norm(x)).view(batch, width, s.heads + 2 * s.kv_heads, s.head_dim)
@@ -160,12 +163,13 @@ class LlamaLayer(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        cache.write(index, slots, k, v)
+        write_slots(keys, slots, k)
+        write_slots(values, slots, v)
         span = mask.shape[-1]
         attended = functional.scaled_dot_product_attention(
             q,
-            cache.keys[index, :, :, :span],
-            cache.values[index, :, :, :span],
+            keys[:, :, :span],
+            values[:, :, :span],
             attn_mask=mask,
             enable_gqa=s.heads != s.kv_heads,
         )
@@ -264,7 +268,7 @@ class Llama(nn.Module):
         cos, sin = ((f(angles) * self.rope_magnitude).to(self.dtype) for f in (torch.cos, torch.sin))
         x = self.embed(tokens)
         for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, cache, index, slots, mask)
+            x = layer(x, cos, sin, cache.keys[index], cache.values[index], slots, mask)
         logits: torch.Tensor = self.head(self.norm(x[:, -1:] if last_only else x))
         return logits
 
