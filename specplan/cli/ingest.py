@@ -5,7 +5,7 @@ import typer
 
 def ingest(
     origins: list[str] = typer.Argument(
-        ..., help="URL of a metrics page, or files: metrics page, log, bench result, responses (JSON or JSON lines)."
+        ..., help="URL of a metrics page, or files: metrics page, log, bench result, responses, trace of steps (JSON)."
     ),
     before: str = typer.Option(None, "--before", help="An earlier scrape (URL or file): only what came since counts."),
     interval: float = typer.Option(None, "--interval", help="Scrape the address twice, this many seconds apart."),

@@ -14,6 +14,7 @@ from specplan.ingest.logs import read_log
 from specplan.ingest.observation import Observation
 from specplan.ingest.prometheus import between, observations, parse_scrape
 from specplan.ingest.responses import read_responses, read_server_info, read_step_records, server_info
+from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
 from specplan.records.lines import DECODE_ERRORS, BrokenLog, open_binary, peek, read_lines
 
@@ -143,6 +144,8 @@ def _read_json(path: Path, origin: str) -> list[Observation]:
     if whole is not None:
         if is_bench_result(whole):
             return [read_bench(whole, origin)]
+        if is_trace(whole):
+            return [read_trace(whole, origin)]
         if (info := server_info(whole)) is not None:
             return [read_server_info(info, origin)]
         items = whole if isinstance(whole, list) else [whole]

@@ -2,7 +2,8 @@
 
 Each JSON object is told by its own keys, so files may mix them:
 
-- token ids under ``prompt_token_ids`` and ``output_token_ids``, or under the names that the user gives;
+- token ids under ``prompt_token_ids`` and ``output_token_ids`` (where a trace also has ``emitted_token_ids``, what the
+  steps emitted before a stop cut it, under that), or under the names that the user gives;
 - vLLM's request outputs (``prompt_token_ids`` with ``outputs[].token_ids``) and OpenAI-style responses with
   ``choices[].token_ids`` (asked for with ``return_token_ids``);
 - SGLang's responses and request logs (``input_ids`` and ``output_ids``, also below ``obj`` and ``out``);
@@ -21,6 +22,12 @@ from specplan.replay.requests import TokenArray, token_ids
 Json = Mapping[str, Any]
 Message = dict[str, str]
 
+_ID_FIELDS: Final = (
+    # what the engine's steps emitted runs past a stop, and the engine counts it; where it is recorded it comes first
+    ("prompt_token_ids", "emitted_token_ids"),
+    ("prompt_token_ids", "output_token_ids"),
+    ("input_ids", "output_ids"),
+)
 _RESPONSE_TEXTS: Final = ("response", "completion", "output", "generated_text", "text")
 _ROLES: Final = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 
@@ -146,7 +153,7 @@ def _ids(row: Json) -> tuple[TokenArray, TokenArray] | None:
     request, answer = row, row
     if isinstance(row.get("obj"), Mapping) and isinstance(row.get("out"), Mapping):
         request, answer = row["obj"], row["out"]
-    for prompt, response in (("prompt_token_ids", "output_token_ids"), ("input_ids", "output_ids")):
+    for prompt, response in _ID_FIELDS:
         if request.get(prompt) is not None and answer.get(response) is not None:
             return token_ids(request[prompt], prompt), token_ids(answer[response], response)
     return None

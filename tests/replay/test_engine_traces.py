@@ -124,7 +124,7 @@ def test_recorded_order_gives_the_engines_numbers() -> None:
 
 def test_a_recorded_order_needs_every_request(tmp_path: Path) -> None:
     document = engine("suffix32_b8_t0")
-    document["requests"][3].pop("output_token_ids")
+    document["requests"][3].pop("prompt_token_ids")
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
     plan = ReplayPlan(paths=(path,), sources=(parse_source(SUFFIX),), order="recorded")
@@ -144,11 +144,24 @@ def test_the_engines_own_means_come_out() -> None:
     assert counted["drafts"] / counted["steps"] == pytest.approx(0.345, abs=5e-4)
 
 
+def test_a_trace_as_it_is_gives_the_engines_counts() -> None:
+    """A trace has both: what the user got and what the steps emitted; the engine counted the latter."""
+    counted = engine("ngram25_k3_t0")["metrics"]
+    plan = ReplayPlan(paths=(TRACES / "ngram25_k3_t0.json",), sources=(parse_source(NGRAM),))
+    total = run(plan, TraceReader()).sources[0].total
+    assert (total.drafts, total.drafted_tokens, total.accepted_tokens) == tuple(
+        counted[key] for key in ("drafts", "drafted_tokens", "accepted_tokens")
+    )
+    assert list(total.accepted_at or ()) == counted["accepted_per_position"]
+
+
 def test_without_the_tokens_past_a_stop_only_last_steps_differ() -> None:
     """The user's output ends at the stop; the engine counted accepted tokens behind it as well."""
     source = parse_source(NGRAM)
     emitted = steps_of(source, recorded("ngram25_k3_t0"))
-    output = steps_of(source, list(TraceReader().read([TRACES / "ngram25_k3_t0.json"])))
+    output = steps_of(
+        source, list(TraceReader(fields=Fields(response="output_token_ids")).read([TRACES / "ngram25_k3_t0.json"]))
+    )
     last_emitted = np.append(np.diff(emitted.request) != 0, True)
     last_output = np.append(np.diff(output.request) != 0, True)
     assert np.array_equal(emitted.accepted[~last_emitted], output.accepted[~last_output])
