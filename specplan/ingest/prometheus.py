@@ -18,6 +18,8 @@ _COUNTER_ENDS: Final = ("_total", "_count", "_sum", "_bucket")
 _VLLM: Final = "vllm:spec_decode_num_"
 _SGLANG: Final = "sglang:spec_"
 _LLAMACPP: Final = "llamacpp:"
+ENGINE_PREFIXES: Final = ("vllm:", "sglang:", _LLAMACPP)
+"""How names of the engines' metrics begin."""
 # llama.cpp itself exports no draft counters; builds that do spell them in these ways.
 _LLAMACPP_DRAFTED: Final = ("llamacpp:n_drafted_total", "llamacpp:n_draft_total")
 _LLAMACPP_ACCEPTED: Final = (
@@ -81,7 +83,7 @@ def parse_scrape(text: str, origin: str) -> Scrape:
                     values[key] = sample.value
                 else:
                     bad.add(key)
-                if name.endswith(_COUNTER_ENDS):
+                if name.endswith(_COUNTER_ENDS) and family.type != "gauge":
                     counters.add(name)
     except (ValueError, IndexError, KeyError) as error:
         raise InputError(f"{origin} is not Prometheus text: {error}; expected the /metrics page of an engine") from None
@@ -101,28 +103,47 @@ def _counter_name(name: str, kind: str) -> str:
 def between(before: Scrape, after: Scrape) -> tuple[Scrape, tuple[str, ...]]:
     """Increase of each counter from one scrape to the next; gauges as they are in the second.
 
-    A counter that fell was reset when the engine restarted; as in Prometheus, what it counted since then is its
-    increase, and a note says so.
+    An engine that restarted in between began all of its counters anew, also those that are larger by now: where one
+    fell, or was created anew, what each counted since the restart is its increase, and a note says so.
+
+    Raises
+    ------
+    InputError
+        If a speculation counter of the first scrape is not a finite number.
     """
-    notes: list[str] = []
+    anew = _restarted(before, after)
+    notes = [f"{why} between the scrapes: the engine restarted; counted from the restart" for why in anew.values()]
     values: dict[tuple[str, Labels], float] = {}
     for key, value in after.values.items():
-        name = key[0]
-        if name not in after.counters:
-            values[key] = value
-            continue
-        earlier = before.values.get(key, 0.0)
-        if value < earlier:
-            notes.append(
-                f"{name} fell from {earlier:g} to {value:g} between the scrapes: the engine restarted; "
-                "counted from the restart"
-            )
-            earlier = 0.0
-        values[key] = value - earlier
+        name, labels = key
+        if name in after.counters and key in before.not_finite and "spec" in name:
+            raise InputError(f"{before.origin}: {name} is not a finite number; take the first scrape again")
+        counted = name in after.counters and not {_engine(labels), frozenset()} & anew.keys()
+        values[key] = value - before.values.get(key, 0.0) if counted else value
     gone = sorted({name for name, labels in before.values if name in before.counters and (name, labels) not in values})
     notes.extend(f"{name} is in the first scrape but not in the second; not counted" for name in gone if "spec" in name)
     window = Scrape(origin=after.origin, values=values, not_finite=after.not_finite, counters=after.counters)
     return window, tuple(dict.fromkeys(notes))
+
+
+def _engine(labels: Labels) -> Labels:
+    """Labels without those that tell the series of one engine apart."""
+    return frozenset((name, value) for name, value in labels if name not in ("le", "position"))
+
+
+def _restarted(before: Scrape, after: Scrape) -> dict[Labels, str]:
+    """Engines whose counters began anew, each with what shows it; the empty labels are those of the whole page."""
+    found: dict[Labels, str] = {}
+    for key, value in after.values.items():
+        name, labels = key
+        earlier = before.values.get(key)
+        if earlier is None:
+            continue
+        if name in after.counters and name.startswith(ENGINE_PREFIXES) and value < earlier:
+            found.setdefault(_engine(labels), f"{name} fell from {earlier:g} to {value:g}")
+        elif (name.endswith("_created") or name == "process_start_time_seconds") and value > earlier:
+            found.setdefault(_engine(labels), f"{name} moved on from {earlier:.0f} to {value:.0f}")
+    return found
 
 
 class _Series:

@@ -12,7 +12,7 @@ from specplan.ingest.bench import is_bench_result, read_bench
 from specplan.ingest.fetch import TIMEOUT_S, fetch_text, is_url, looks_like_html
 from specplan.ingest.logs import read_log
 from specplan.ingest.observation import Observation
-from specplan.ingest.prometheus import between, observations, parse_scrape
+from specplan.ingest.prometheus import ENGINE_PREFIXES, between, observations, parse_scrape
 from specplan.ingest.responses import read_responses, read_server_info, read_step_records, server_info
 from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
@@ -20,7 +20,6 @@ from specplan.records.lines import DECODE_ERRORS, BrokenLog, open_binary, peek, 
 
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20
 _LOG_MARKS: Final = ("SpecDecoding metrics:", "Speculative metrics:", "Decode batch", "draft acceptance", "#gen drafts")
-_ENGINE_PREFIXES: Final = ("vllm:", "sglang:", "llamacpp:")
 
 
 def read_origin(
@@ -127,7 +126,7 @@ def _kind(path: Path) -> str:
     if text[0] == "[" and _first_json_char(text[1:]) in "{]":
         return "json"
     lines = text.splitlines()
-    starts = ("# HELP ", "# TYPE ", *_ENGINE_PREFIXES)
+    starts = ("# HELP ", "# TYPE ", *ENGINE_PREFIXES)
     return "metrics" if any(line.startswith(starts) for line in lines[:50]) else "log"
 
 

@@ -117,6 +117,39 @@ def test_a_restart_between_scrapes_counts_from_the_restart_and_says_so() -> None
     assert any("restarted" in note for note in seen.notes)
 
 
+CREATED = 'vllm:spec_decode_num_drafts_created{{engine="0",model_name="m"}} {}\n'
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # drafts fell, the other counters have passed what they were before the restart
+        (page(100, 300, 12, [6, 4, 2]), page(30, 90, 40, [20, 12, 8])),
+        # all have passed it; only the time at which they began tells
+        (page(10, 30, 12, [6, 4, 2]) + CREATED.format(1000), page(30, 90, 40, [20, 12, 8]) + CREATED.format(2000)),
+        (
+            page(10, 30, 12, [6, 4, 2]) + "process_start_time_seconds 1.7e9\n",
+            page(30, 90, 40, [20, 12, 8]) + "process_start_time_seconds 1.8e9\n",
+        ),
+    ],
+)
+def test_a_restart_begins_every_counter_of_the_engine_anew(first: str, second: str) -> None:
+    other = page(50, 100, 50, [30, 20], model="other"), page(60, 120, 58, [36, 22], model="other")
+    window, notes = between(parse_scrape(first + other[0], "a"), parse_scrape(second + other[1], "b"))
+    seen = {o.source: o.tally for o in observations(window, notes=notes)}
+    since = {"drafts": 30, "drafted_tokens": 90, "accepted_tokens": 40, "accepted_at": [20, 12, 8]}
+    assert seen["m"] == Tally.of_counters(**since)
+    if "process" not in first:  # another engine on the page goes on
+        assert seen["other"] == Tally.of_counters(drafts=10, drafted_tokens=20, accepted_tokens=8, accepted_at=[6, 2])
+    assert any("restarted" in note for note in notes)
+
+
+def test_a_first_scrape_that_is_not_finite_is_no_beginning() -> None:
+    first = parse_scrape(page(float("nan"), 30, 12, [6, 4, 2]), "first")
+    with pytest.raises(InputError, match=r"^first: .* is not a finite number"):
+        between(first, parse_scrape(page(25, 75, 30, [15, 9, 6]), "second"))
+
+
 def test_ranks_are_summed_and_models_kept_apart() -> None:
     text = page(10, 30, 12, [6, 4, 2]) + page(1, 3, 1, [1, 0, 0], engine="1") + page(4, 8, 2, [2, 0], model="other")
     seen = {o.source: o.tally for o in observations(parse_scrape(text, "x"))}
