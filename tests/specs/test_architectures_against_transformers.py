@@ -243,6 +243,9 @@ _KNOWN_VARIANTS = {
     ("doge", "is_moe=True"),  # refused
     ("gpt2", "add_cross_attention=True"),  # refused
     ("gpt-sw3", "add_cross_attention=True"),
+    ("xglm", "add_cross_attention=True"),
+    ("xlstm", "use_bias=True"),
+    ("zamba", "tie_word_embeddings=False"),
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
-from specplan.specs.huggingface.fields import Fields
+from specplan.specs.huggingface.fields import MAX_LAYERS, Fields
 from specplan.specs.huggingface.latent import hyper_connections
 from specplan.specs.huggingface.mixers import (
     attention,
@@ -449,7 +449,12 @@ def rwkv(f: Fields) -> Parts:
 
 def xlstm(f: Fields) -> Parts:
     """xLSTM-7B: matrix memories with exponential gates, a gated feed-forward."""
-    n, hidden, heads = f.n_layers, f.hidden, f.count("num_heads")
+    hidden, heads = f.hidden, f.count("num_heads")
+    n = f.count("num_blocks", f.n_layers)
+    if n > MAX_LAYERS:
+        raise InputError(f"{f.where}: field 'num_blocks' must be at most {MAX_LAYERS}, got {n}")
+    if f.count("embedding_dim", hidden) != hidden:
+        raise InputError(f"{f.where}: fields 'embedding_dim' and 'hidden_size' contradict each other")
     keys = int(hidden * f.number("qk_dim_factor"))
     values = int(hidden * f.number("v_dim_factor"))
     biases = 2 * heads + (2 * keys + 3 * values + hidden if f.flag("use_bias") else 0)
@@ -471,4 +476,4 @@ def xlstm(f: Fields) -> Parts:
     multiple = f.count("ffn_round_up_to_multiple_of")
     inner = int(multiple * ((hidden * f.number("ffn_proj_factor") + multiple - 1) // multiple))
     layer = Layer(mixer=mixer, feed_forward=DenseMLP(width=inner))
-    return Parts(layers=(layer,) * n, final_norm_vectors=1 if f.flag("add_out_norm", True) else 0)
+    return Parts(layers=(layer,) * n, final_norm_vectors=1, tied=False)  # modules neither drop the norm nor tie
