@@ -45,6 +45,11 @@ class CausalLM(Protocol):
         """Where it runs."""
         ...
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Format of the weights."""
+        ...
+
     def new_cache(self, batch: int, capacity: int) -> Any:
         """Empty cache."""
         ...
@@ -137,6 +142,12 @@ class TransformersLM:
     def device(self) -> torch.device:
         """Where it runs."""
         return torch.device(self.model.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Format of the weights."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
 
     def new_cache(self, batch: int, capacity: int) -> TransformersCache:
         """Empty cache; it grows, so `capacity` is only checked against the model's limit."""

@@ -3,16 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from specplan.errors import InputError
-from specplan.harness.load import DTYPES, load_llama
+from specplan.harness.load import DTYPES, load_causal_lm
 from specplan.harness.loop import RULES, Request
 from specplan.harness.measure import Measurement, Progress, Settings, measure
 from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
 from specplan.harness.sources import Source, read_source
+from specplan.harness.vllm_runner import VllmJob, run_vllm
+from specplan.harness.vocabularies import vocabulary_mappings
+
+RUNNERS: Final = ("own", "vllm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class MeasureJob:
     device: str = "cpu"
     threads: int | None = None
     seed: int = 0
+    runner: str = "own"
 
     def __post_init__(self) -> None:
         for name, count in (("max-tokens", self.max_tokens), ("batch", self.batch), ("limit", self.limit or 1)):
@@ -41,6 +46,7 @@ class MeasureJob:
         for name, value, known in (
             ("dtype", self.dtype, tuple(DTYPES)),
             ("rule", self.rule, RULES),
+            ("runner", self.runner, RUNNERS),
         ):
             if value not in known:
                 raise InputError(f"--{name} {value}: one of {', '.join(known)}")
@@ -76,7 +82,18 @@ def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) 
         torch.set_num_threads(job.threads)
     tokenizer = tokenizer_of(job.target)
     requests: Sequence[Request] = [r for file in files for r in read_prompts(file, tokenizer, limit=job.limit)]
-    target = load_llama(job.target, dtype=DTYPES[job.dtype], device=job.device)
+    if job.runner == "vllm":
+        engine = VllmJob(
+            target=job.target,
+            dtype=job.dtype,
+            device=job.device,
+            settings=job.settings(),
+            stop_ids=stop_ids_of(tokenizer),
+            threads=job.threads,
+        )
+        return run_vllm(engine, sources, requests, folder, names=job.names(), progress=progress)
+    mappings, notes = vocabulary_mappings(sources, tokenizer)
+    target = load_causal_lm(job.target, dtype=DTYPES[job.dtype], device=job.device)
     return measure(
         target,
         sources,
@@ -84,6 +101,7 @@ def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) 
         folder,
         settings=job.settings(),
         stop_ids=stop_ids_of(tokenizer),
-        names=job.names(),
+        mappings=mappings,
+        names=job.names() | {"vocabularies": notes},
         progress=progress,
     )

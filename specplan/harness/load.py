@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from specplan.errors import InputError, SpecplanError
+from specplan.errors import InputError, SpecplanError, UnsupportedError
+from specplan.harness.causal_lm import TransformersLM
 from specplan.harness.llama import Llama, LlamaShape
 from specplan.harness.rope import inverse_frequencies
 from specplan.values.model import Model
@@ -91,6 +92,31 @@ def load_llama(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32, 
         model.head.weight = model.embed.weight
     model.load_hugging_face(state)
     return with_fresh_rope(model.to(device=device, dtype=dtype)).eval()
+
+
+def load_causal_lm(
+    name_or_path: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Llama | TransformersLM:
+    """A model with real weights: our own Llama where the family allows it, else any causal model of transformers.
+
+    Raises
+    ------
+    SpecplanError
+        When the weights cannot be found or read, or the model's cache cannot be rolled back.
+    """
+    try:
+        return load_llama(name_or_path, dtype=dtype, device=device)
+    except UnsupportedError:
+        from transformers import AutoModelForCausalLM
+
+        path = Path(name_or_path)
+        where = {"gguf_file": path.name} if path.is_file() else {}
+        folder = path.parent if path.is_file() else path
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **where)
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"{path}: transformers cannot load it ({' '.join(str(error).split())})") from error
+        return TransformersLM(model.to(device))
 
 
 def with_fresh_rope(model: Llama) -> Llama:

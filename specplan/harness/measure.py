@@ -12,14 +12,16 @@ import numpy as np
 import torch
 
 from specplan.errors import InputError
-from specplan.harness.llama import Llama
+from specplan.harness.causal_lm import CausalLM
 from specplan.harness.loop import Generated, Request, SpeculativeLoop
 from specplan.harness.pass_times import PassClock
-from specplan.harness.sources import ModelSource, NoSource, Source, build_drafter, draft_length, draft_model
+from specplan.harness.sources import Drafts, ModelSource, NoSource, Source, draft_length
 from specplan.harness.verifiers import Sampling
+from specplan.plan.engine_speed import EngineSpeed
 from specplan.plan.measured import MeasuredSource, summarise
 from specplan.plan.measured_speed import MeasuredSpeed, PassTimes, measured_speed
 from specplan.propose.spelling import SglangNgramSource
+from specplan.propose.vocab_mapping import VocabMapping
 from specplan.records.files import StepWriter, read_steps
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
@@ -58,7 +60,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What was measured: one row per source and tag, the plain run's rows, and where the records are."""
+    """What was measured: one row per source and tag, the plain run's rows, and where the records are.
+
+    `engine` holds the rows of a run inside an engine, whose parts are not timed apart; `speeds` is empty then.
+    """
 
     inputs: dict[str, Any]
     speeds: tuple[MeasuredSpeed, ...]
@@ -67,6 +72,7 @@ class Measurement:
     pass_s: tuple[float, ...]
     mean_context_len: int
     folder: Path
+    engine: tuple[EngineSpeed, ...] = ()
 
 
 Progress = Callable[[str, int, int], None]
@@ -74,13 +80,14 @@ Progress = Callable[[str, int, int], None]
 
 
 def measure(
-    target: Llama,
+    target: CausalLM,
     sources: Sequence[Source],
     requests: Sequence[Request],
     folder: Path,
     *,
     settings: Settings,
     stop_ids: frozenset[int] = frozenset(),
+    mappings: Mapping[str, VocabMapping] | None = None,
     names: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Measurement:
@@ -91,7 +98,7 @@ def measure(
 
     Parameters
     ----------
-    target : Llama
+    target : CausalLM
     sources : sequence of Source
         Plain decoding is added.
     requests : sequence of Request
@@ -100,6 +107,8 @@ def measure(
     settings : Settings
     stop_ids : frozenset of int
         Tokens that end a request.
+    mappings : mapping, optional
+        Of draft models with another vocabulary, by their spelling.
     names : mapping, optional
         Names of model and prompts, stored with the records.
     progress : callable, optional
@@ -125,17 +134,18 @@ def measure(
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
-    _make_folder(folder)
+    make_folder(folder)
     steps_path = folder / STEPS_FILE
+    drafts = Drafts(target, mappings or {})
     if not steps_path.exists():
         with (
             StepWriter(steps_path, inputs, resume=True) as writer,
-            _Outputs(folder / OUTPUTS_FILE, writer.done) as out,
-            _Clocks(folder / PASSES_FILE, target, ordered, requests, settings) as clocks,
+            Outputs(folder / OUTPUTS_FILE, writer.done) as out,
+            _Clocks(folder / PASSES_FILE, drafts, ordered, requests, settings) as clocks,
         ):
             for source in ordered:
                 before = sum((source.spelling, r.id) in writer.done for r in requests)
-                left = _run(target, source, requests, settings, stop_ids, out.earlier(source.spelling))
+                left = _run(drafts, source, requests, settings, stop_ids, out.earlier(source.spelling))
                 for n, generated in enumerate(left, before + 1):
                     writer.write(generated.steps)
                     out.write(source.spelling, generated)
@@ -144,25 +154,27 @@ def measure(
                     if progress is not None:
                         progress(source.spelling, n, len(requests))
     else:
-        _check_inputs(steps_path, inputs)
+        check_inputs(steps_path, inputs)
     return _put_together(ordered, list(read_steps(steps_path)), _read_lines(folder / PASSES_FILE), inputs, folder)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, or say why it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be made ({error.strerror})") from error
 
 
-def _check_inputs(path: Path, inputs: Mapping[str, Any]) -> None:
+def check_inputs(path: Path, inputs: Mapping[str, Any]) -> None:
+    """Refuse a finished run's records when they are of other inputs."""
     with path.open(encoding="utf-8") as file:
         head = json.loads(file.readline())
     if head.get("inputs") != json.loads(json.dumps(inputs)):
         raise InputError(f"{path} holds a run with other inputs; give another folder, or delete it")
 
 
-class _Outputs:
+class Outputs:
     """Emitted tokens, one JSON line per source and request; lines of unfinished requests are dropped on resuming."""
 
     def __init__(self, path: Path, done: set[tuple[str, str]]) -> None:
@@ -175,7 +187,8 @@ class _Outputs:
         """Rows of an interrupted run, in the order in which its requests ended."""
         return [row for row in self._kept if row["source"] == source]
 
-    def write(self, source: str, generated: Generated) -> None:
+    def write(self, source: str, generated: Generated, **more: float) -> None:
+        """Append one request's output, with `more` about it."""
         r = generated.request
         row = {
             "source": source,
@@ -184,6 +197,7 @@ class _Outputs:
             "prompt_token_ids": r.prompt,
             "output_token_ids": generated.tokens,
             "emitted_token_ids": generated.emitted,
+            **more,
         }
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
@@ -196,7 +210,7 @@ class _Outputs:
 
 
 def _run(
-    target: Llama,
+    drafts: Drafts,
     source: Source,
     requests: Sequence[Request],
     settings: Settings,
@@ -209,14 +223,12 @@ def _run(
         return
     capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + draft_length(source) + 2
     sampling = Sampling(temperature=settings.temperature)
-    generator = torch.Generator(device=target.device).manual_seed(settings.seed)
-    drafter = build_drafter(
-        source, target, batch=settings.batch, capacity=capacity, sampling=sampling, generator=generator
-    )
+    generator = torch.Generator(device=drafts.target.device).manual_seed(settings.seed)
+    drafter = drafts.drafter(source, batch=settings.batch, capacity=capacity, sampling=sampling, generator=generator)
     for row in earlier:
         drafter.remember(row["id"], row["prompt_token_ids"], row["emitted_token_ids"])
     loop = SpeculativeLoop(
-        target=target,
+        target=drafts.target,
         drafter=drafter,
         source=source.spelling,
         max_tokens=settings.max_tokens,
@@ -234,22 +246,21 @@ class _Clocks:
     """Rounds of single passes between requests: the target's by width, and the draft's, as JSON lines."""
 
     def __init__(
-        self, path: Path, target: Llama, sources: Sequence[Source], requests: Sequence[Request], settings: Settings
+        self, path: Path, drafts: Drafts, sources: Sequence[Source], requests: Sequence[Request], settings: Settings
     ) -> None:
         widest = 1 + max(draft_length(s) for s in sources)
         self._capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + widest
-        self._target, self._batch = target, settings.batch
+        self._drafts, self._batch = drafts, settings.batch
         self._widths = sorted({round(w) for w in np.linspace(1, widest, min(widest, MOST_WIDTHS))})
         self._file = path.open("a", encoding="utf-8")
 
     def round(self, source: Source, context_len: int) -> None:
         """Time one round behind `context_len` tokens, for `source`."""
-        clock = PassClock(self._target, self._widths, capacity=self._capacity, batch=self._batch)
+        clock = PassClock(self._drafts.target, self._widths, capacity=self._capacity, batch=self._batch)
         row: dict[str, Any] = {"source": source.spelling, "context": context_len}
         row["target_s"] = {str(w): t / self._batch for w, t in clock.round(context_len).items()}
         if isinstance(source, ModelSource):
-            draft = draft_model(source, self._target)
-            clock = PassClock(draft, [1], capacity=self._capacity, batch=self._batch)
+            clock = PassClock(self._drafts.model(source), [1], capacity=self._capacity, batch=self._batch)
             row["draft_s"] = clock.round(context_len)[1] / self._batch
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
@@ -283,7 +294,8 @@ def _pass_times(rows: Sequence[Mapping[str, Any]]) -> PassTimes:
     )
 
 
-def _by_tag(steps: Sequence[StepRecord], source: str) -> dict[str, list[StepRecord]]:
+def by_tag(steps: Sequence[StepRecord], source: str) -> dict[str, list[StepRecord]]:
+    """Steps of one source, by the tag of their request."""
     found: dict[str, list[StepRecord]] = {}
     for step in steps:
         if step.source == source:
@@ -299,12 +311,12 @@ def _put_together(
     folder: Path,
 ) -> Measurement:
     plain = {
-        tag: summarise(Tally.of_steps(rows), source="none", tag=tag) for tag, rows in _by_tag(steps, "none").items()
+        tag: summarise(Tally.of_steps(rows), source="none", tag=tag) for tag, rows in by_tag(steps, "none").items()
     }
     speeds = []
     for source in sources[1:]:
         passes = _pass_times([row for row in rounds if row["source"] == source.spelling])
-        for tag, rows in _by_tag(steps, source.spelling).items():
+        for tag, rows in by_tag(steps, source.spelling).items():
             base = plain[tag].tally
             if base is None or not base.steps or base.host_s is None:
                 continue

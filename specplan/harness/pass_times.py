@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from specplan.harness.causal_lm import CausalLM
 from specplan.harness.llama import Llama
 
 
@@ -81,27 +82,48 @@ class GraphedPass:
             self._graph.replay()
 
 
+class AppendedPass:
+    """One pass of a model whose cache grows: it is appended, timed and taken back."""
+
+    def __init__(self, model: CausalLM, *, width: int, batch: int, context_len: int) -> None:
+        self.context_len, self._model = context_len, model
+        self.cache = model.new_cache(batch, context_len + width)
+        self.tokens = torch.zeros((batch, width), dtype=torch.int64, device=model.device)
+        self._kept = torch.full((batch,), context_len, device=model.device)
+        if context_len:
+            model(self.tokens[:, :1].expand(batch, context_len), self.cache, last_only=True)
+            self.cache.commit(self._kept, context_len)
+
+    def __call__(self) -> None:
+        """Run the pass."""
+        self._model(self.tokens, self.cache)
+        self.cache.truncate(self._kept, self.context_len)
+
+
 class PassClock:
     """Times single passes of several widths, a round at a time, so that a run can take a round between its requests.
 
     Rounds spread over a run see the machine as the run sees it; each round times every width, so drift falls on all.
     """
 
-    def __init__(self, model: Llama, widths: Iterable[int], *, capacity: int, batch: int = 1) -> None:
+    def __init__(self, model: CausalLM, widths: Iterable[int], *, capacity: int, batch: int = 1) -> None:
         self._model, self._batch, self._capacity = model, batch, capacity
         self.widths = tuple(sorted(set(widths)))
-        self._runs: dict[int, GraphedPass] = {}
+        self._runs: dict[int, GraphedPass | AppendedPass] = {}
 
     def round(self, context_len: int) -> dict[int, float]:
         """Seconds of one pass of each width behind `context_len` tokens."""
         if not self._runs or self._runs[self.widths[0]].context_len != context_len:
             room = min(context_len, self._capacity - self.widths[-1])
-            self._runs = {
-                w: GraphedPass(self._model, width=w, batch=self._batch, context_len=room) for w in self.widths
-            }
+            self._runs = {w: self._single(w, room) for w in self.widths}
             for run in self._runs.values():
                 run()  # warm up the new shapes
         return {w: timed(run, self._model.device) for w, run in self._runs.items()}
+
+    def _single(self, width: int, context_len: int) -> GraphedPass | AppendedPass:
+        if isinstance(self._model, Llama):
+            return GraphedPass(self._model, width=width, batch=self._batch, context_len=context_len)
+        return AppendedPass(self._model, width=width, batch=self._batch, context_len=context_len)
 
 
 def pass_times(

@@ -5,18 +5,21 @@
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import torch
 
 from specplan.errors import InputError
+from specplan.harness.causal_lm import CausalLM
 from specplan.harness.drafters import Drafter, MatcherDrafter, ModelDrafter, NoDrafter
 from specplan.harness.llama import Llama
-from specplan.harness.load import load_llama
+from specplan.harness.load import load_causal_lm
 from specplan.harness.verifiers import Sampling
 from specplan.propose.build import NO_LIMIT, proposer_of
 from specplan.propose.spelling import TokenSource, parse_source, split_source
+from specplan.propose.vocab_mapping import VocabMapping
 
 OPTIONS: Final = ("drop", "first", "model", "k", "sample")
 SAMPLES: Final = ("greedy", "probabilistic")
@@ -146,44 +149,77 @@ def draft_length(source: Source) -> int:
             return proposer_of(source)[1]
 
 
-def draft_model(source: ModelSource, target: Llama) -> Llama:
+def draft_model(source: ModelSource, target: CausalLM) -> CausalLM:
     """The model behind a draft source, in the target's format and on its device.
 
     Raises
     ------
     InputError
-        When its vocabulary differs from the target's, or it names layers that the target lacks.
+        When it names layers that the target lacks, or a self-draft is asked of a model whose layers are not at hand.
     """
     if source.model is not None:
-        model = load_llama(source.model, dtype=target.dtype, device=str(target.device))
-        if model.vocab_size != target.vocab_size:
-            raise InputError(
-                f"{source.spelling}: the draft has {model.vocab_size} tokens, the target {target.vocab_size}; without "
-                "both tokenizers only a draft of the same vocabulary can be run"
-            )
-        return model
+        return load_causal_lm(source.model, dtype=target.dtype, device=str(target.device))
+    if not isinstance(target, Llama):
+        raise InputError(f"{source.spelling}: a self-draft needs a target of the Llama family; give model=FOLDER")
     n = len(target.layers)
     dropped = source.dropped if source.first is None else tuple(range(source.first, n))
     return target.without_layers(dropped)
 
 
-def build_drafter(
-    source: Source, target: Llama, *, batch: int, capacity: int, sampling: Sampling, generator: torch.Generator
-) -> Drafter:
-    """A running drafter of `source` for `target`."""
-    match source:
-        case NoSource():
-            return NoDrafter()
-        case ModelSource():
-            return ModelDrafter(
-                model=draft_model(source, target),
-                k=source.k,
-                batch=batch,
-                capacity=capacity + source.k,
-                max_model_len=NO_LIMIT,
-                sampling=sampling if source.sample == "probabilistic" and sampling.temperature != 0 else None,
-                generator=generator,
-            )
-        case _:
-            proposer, k, limit = proposer_of(source)
-            return MatcherDrafter(proposer=proposer, k=k, max_model_len=limit)
+@dataclass(slots=True)
+class Drafts:
+    """Draft models and vocabulary mappings of a measurement, each made once.
+
+    Attributes
+    ----------
+    target : CausalLM
+    mappings : mapping of str to VocabMapping
+        By the spelling of a model source: how its vocabulary maps to the target's, where the two differ.
+    """
+
+    target: CausalLM
+    mappings: Mapping[str, VocabMapping] = field(default_factory=dict)
+    _models: dict[str, CausalLM] = field(default_factory=dict)
+
+    def model(self, source: ModelSource) -> CausalLM:
+        """The model behind `source`.
+
+        Raises
+        ------
+        InputError
+            When its vocabulary has another size and no mapping is known.
+        """
+        if source.spelling not in self._models:
+            model = draft_model(source, self.target)
+            if model.vocab_size != self.target.vocab_size and source.spelling not in self.mappings:
+                raise InputError(
+                    f"{source.spelling}: the draft has {model.vocab_size} tokens, the target {self.target.vocab_size}; "
+                    "put the draft's tokenizer files into its folder, so that their intersection can be drafted"
+                )
+            self._models[source.spelling] = model
+        return self._models[source.spelling]
+
+    def drafter(
+        self, source: Source, *, batch: int, capacity: int, sampling: Sampling, generator: torch.Generator
+    ) -> Drafter:
+        """A running drafter of `source`."""
+        match source:
+            case NoSource():
+                return NoDrafter()
+            case ModelSource():
+                mapping = self.mappings.get(source.spelling)
+                if mapping is not None and source.sample == "probabilistic":
+                    raise InputError(f"{source.spelling}: a draft of another vocabulary drafts greedily, as in vLLM")
+                return ModelDrafter(
+                    model=self.model(source),
+                    k=source.k,
+                    batch=batch,
+                    capacity=capacity + source.k,
+                    max_model_len=NO_LIMIT,
+                    sampling=sampling if source.sample == "probabilistic" and sampling.temperature != 0 else None,
+                    generator=generator,
+                    mapping=mapping,
+                )
+            case _:
+                proposer, k, limit = proposer_of(source)
+                return MatcherDrafter(proposer=proposer, k=k, max_model_len=limit)

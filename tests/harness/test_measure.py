@@ -10,10 +10,13 @@ import torch
 from specplan.errors import InputError
 from specplan.harness.job import MeasureJob
 from specplan.harness.llama import Llama, LlamaShape
-from specplan.harness.loop import Request
+from specplan.harness.load import load_causal_lm, load_llama
+from specplan.harness.loop import Request, SpeculativeLoop
 from specplan.harness.measure import OUTPUTS_FILE, PASSES_FILE, STEPS_FILE, Settings, measure
 from specplan.harness.prompts import prompt_file, read_prompts
-from specplan.harness.sources import read_source
+from specplan.harness.sources import Drafts, read_source
+from specplan.harness.verifiers import Sampling
+from specplan.harness.vocabularies import mapping_between
 from specplan.plan.measured import summarise
 from specplan.plan.measured_speed import PassTimes, measured_speed, plane_source
 from specplan.records.step import StepRecord
@@ -234,3 +237,122 @@ def test_the_shipped_sets_hold_forty_prompts_each() -> None:
 def test_a_job_that_cannot_run_is_refused_before_anything_is_loaded(wrong: dict) -> None:
     with pytest.raises(InputError):
         MeasureJob(target="smollm2-135m", sources=("suffix",), prompts=("copy",), **wrong)
+
+
+class WordsOf:
+    """A tokenizer of given words."""
+
+    unk_token_id = None
+
+    def __init__(self, words: list[str]) -> None:
+        self._vocab = {word: i for i, word in enumerate(words)}
+        self.eos_token_id = 0
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._vocab
+
+    def tokenize(self, text: str) -> list[str]:
+        return [text.replace(" ", "Ġ")]
+
+
+@pytest.mark.filterwarnings("ignore:draft and target share only")
+def test_a_draft_of_another_vocabulary_drafts_shared_tokens_and_leaves_the_output_as_it_is(
+    target: Llama, tmp_path: Path
+) -> None:
+    """The draft is the target with its vocabulary in another order and one token that the target lacks."""
+    words = ["<end>", *(f"Ġw{i}" for i in range(11))]
+    order = [0, *range(11, 0, -1)]
+    mapping = mapping_between(WordsOf(words), WordsOf([*(words[i] for i in order), "Ġnew"]))
+    assert mapping.shared == 12
+    draft = Llama(dataclasses.replace(target.shape, vocab_size=13)).eval()
+    draft.load_state_dict(
+        {n: t for n, t in target.state_dict().items() if "embed" not in n and "head" not in n}, strict=False
+    )
+    with torch.no_grad():
+        draft.embed.weight[:12], draft.head.weight[:12] = target.embed.weight[order], target.head.weight[order]
+    source = read_source("draft:model=other,k=3")
+    drafts = Drafts(target, {source.spelling: mapping}, {source.spelling: draft})
+    plain = measure(target, [], REQUESTS, tmp_path / "plain", settings=SETTINGS)
+    generator = torch.Generator().manual_seed(0)
+    drafter = drafts.drafter(source, batch=1, capacity=64, sampling=Sampling(temperature=0.0), generator=generator)
+    loop = SpeculativeLoop(
+        target=target, drafter=drafter, source="other", max_tokens=20, capacity=64, generator=generator
+    )
+    expected = outputs(tmp_path / "plain")
+    for g in loop.run(REQUESTS):
+        assert list(g.tokens) == expected["none", g.request.id]
+        assert all(s.accepted == s.drafted == 3 for s in g.steps)
+    assert not plain.speeds
+
+
+def test_a_draft_of_another_size_without_a_mapping_is_refused(target: Llama, tmp_path: Path) -> None:
+    other = dataclasses.replace(target.shape, vocab_size=13)
+    write_folder(Llama(other), tmp_path)
+    with pytest.raises(InputError, match="tokenizer"):
+        Drafts(target).model(read_source(f"draft:model={tmp_path},k=3"))
+
+
+def write_folder(model: Llama, folder: Path) -> None:
+    """A checkpoint folder as Hugging Face spells it."""
+    from safetensors.torch import save_file
+
+    s = model.shape
+    config = {
+        "model_type": "llama", "vocab_size": s.vocab_size, "hidden_size": s.hidden_size, "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads, "intermediate_size": s.ffn_size,
+        "rms_norm_eps": s.norm_eps, "max_position_embeddings": s.max_position, "tie_word_embeddings": s.tied,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    state = {
+        "model.embed_tokens.weight": model.embed.weight,
+        "model.norm.weight": model.norm.weight,
+        "lm_head.weight": model.head.weight,
+    }
+    q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
+    for i, layer in enumerate(model.layers):
+        at = f"model.layers.{i}."
+        parts = layer.qkv.weight.split((q, kv, kv))
+        state |= {f"{at}self_attn.{n}_proj.weight": w for n, w in zip("qkv", parts, strict=True)}
+        gate, up = layer.gate_up.weight.chunk(2)
+        state |= {
+            f"{at}self_attn.o_proj.weight": layer.out.weight,
+            f"{at}mlp.gate_proj.weight": gate,
+            f"{at}mlp.up_proj.weight": up,
+            f"{at}mlp.down_proj.weight": layer.down.weight,
+            f"{at}input_layernorm.weight": layer.input_norm.weight,
+            f"{at}post_attention_layernorm.weight": layer.post_norm.weight,
+        }
+    save_file({name: t.detach().clone().contiguous() for name, t in state.items()}, folder / "model.safetensors")
+
+
+def test_a_checkpoint_folder_loads_with_the_logits_that_were_saved(target: Llama, tmp_path: Path) -> None:
+    write_folder(target, tmp_path)
+    loaded = load_llama(tmp_path)
+    tokens = torch.arange(10)[None]
+    torch.testing.assert_close(loaded(tokens, loaded.new_cache(1, 10)), target(tokens, target.new_cache(1, 10)))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="safetensors"):
+        load_llama(tmp_path)
+
+
+def test_a_model_of_another_family_is_measured_through_transformers(tmp_path: Path) -> None:
+    import transformers
+
+    torch.manual_seed(2)
+    config = transformers.GPTNeoXConfig(
+        vocab_size=12, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=512,
+    )  # fmt: skip
+    folder = tmp_path / "neox"
+    transformers.GPTNeoXForCausalLM(config).save_pretrained(folder)
+    model = load_causal_lm(folder)
+    sources = [read_source("ngram:min=1,max=3,k=4"), read_source(f"draft:model={folder},k=2")]
+    found = measure(model, sources, REQUESTS[:3], tmp_path / "run", settings=SETTINGS)
+    got = outputs(tmp_path / "run")
+    assert all(tokens == got["none", name] for (_, name), tokens in got.items())
+    assert found.speeds[1].c == pytest.approx(1.0, abs=0.9)
+    assert all(
+        row["draft_s"] > 0 for row in map(json.loads, (tmp_path / "run" / PASSES_FILE).open()) if "draft_s" in row
+    )
+    with pytest.raises(InputError, match="Llama family"):
+        measure(model, [read_source("draft:drop=1")], REQUESTS[:1], tmp_path / "self", settings=SETTINGS)
