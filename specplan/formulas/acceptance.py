@@ -122,7 +122,8 @@ def ratio_estimate(
     -------
     Estimate
         The interval uses Student's t with C - 1 degrees of freedom. Where a proportion is 0 or 1 in every request, the
-        exact binomial bound for C independent requests stands in, which is wide on purpose.
+        exact binomial bound for C independent requests stands in, which is wide on purpose; where all requests show
+        one other proportion, the binomial variance does.
 
     Notes
     -----
@@ -183,6 +184,9 @@ def _estimate(value: float, spread: float, count: float, n: int, proportion: boo
         return Estimate(
             value=value, low=np.nan, high=np.nan, standard_error=np.nan, count=count, requests=n, confidence=confidence
         )
+    if proportion and 0.0 < value < 1.0 and spread <= 1e-9 * count:
+        # All requests show one ratio, which tells no spread: each position is taken as a coin of its own instead.
+        spread = value * (1.0 - value) * count * (n - 1) / n
     error = float(np.sqrt(spread * n / (n - 1)) / count)
     tail = (1.0 - confidence) / 2.0
     reach = float(stats.t.isf(tail, n - 1)) * error
@@ -204,11 +208,17 @@ def positions_tested(accepted: npt.ArrayLike, drafted: npt.ArrayLike) -> IntArra
     >>> positions_tested([0, 2, 3, 0], [3, 3, 3, 0]).tolist()
     [1, 3, 3, 0]
     """
-    a, d = _counts("accepted", accepted), _counts("drafted", drafted)
-    if (a > d).any():
-        i = int(np.flatnonzero(a > d)[0])
-        raise InputError(f"accepted {a[i]} exceeds drafted {d[i]} at step {i}")
+    a, d = _accepted_of(accepted, "drafted", drafted)
     return a + (a < d)
+
+
+def _accepted_of(accepted: npt.ArrayLike, name: str, of: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+    """Accepted tokens, and the positions they are among (`tested` or `drafted`): nowhere more than these."""
+    a, n = _counts("accepted", accepted), _counts(name, of)
+    if a.shape == n.shape and (a > n).any():
+        i = int(np.flatnonzero(a > n)[0])
+        raise InputError(f"accepted {a[i]} exceeds {name} {n[i]} at step {i}")
+    return a, n
 
 
 def _counts(name: str, values: npt.ArrayLike) -> IntArray:
@@ -250,7 +260,8 @@ def alpha_estimate(
     >>> alpha_estimate([2, 0, 3], [3, 1, 3], [0, 0, 1]).value
     0.7142857142857143
     """
-    return ratio_estimate(_counts("accepted", accepted), _counts("tested", tested), request, confidence=confidence)
+    a, t = _accepted_of(accepted, "tested", tested)
+    return ratio_estimate(a, t, request, confidence=confidence)
 
 
 def overlap_estimate(
@@ -283,6 +294,9 @@ def overlap_estimate(
     0.6
     """
     rows = list(overlaps)
+    for row in rows:
+        if row is not None:
+            checked_between("overlaps", row, 0.0, 1.0 + 1e-4)  # sums of float32 probabilities may pass 1
     sums = [sum(row) if row is not None else 0.0 for row in rows]
     reached = [len(row) if row is not None else 0 for row in rows]
     return ratio_estimate(sums, reached, request, confidence=confidence)
@@ -315,7 +329,7 @@ def conditional_estimates(
     >>> [e.value for e in conditional_estimates([2, 0, 3], [3, 1, 3], [0, 0, 1])]
     [0.6666666666666666, 1.0, 0.5]
     """
-    a, t = _counts("accepted", accepted), _counts("tested", tested)
+    a, t = _accepted_of(accepted, "tested", tested)
     positions = range(int(t.max(initial=0)))
     return tuple(ratio_estimate(a > i, t > i, request, confidence=confidence) for i in positions)
 
@@ -342,7 +356,7 @@ def marginal_estimates(
     >>> [round(e.value, 3) for e in marginal_estimates([2, 0, 3, 0], [3, 3, 3, 0], [0, 0, 1, 1])]
     [0.667, 0.667, 0.333]
     """
-    a, d = _counts("accepted", accepted), _counts("drafted", drafted)
+    a, d = _accepted_of(accepted, "drafted", drafted)
     positions = range(int(d.max(initial=0)))
     return tuple(ratio_estimate((a > i) & (d > 0), d > 0, request, confidence=confidence) for i in positions)
 
@@ -355,7 +369,7 @@ def hit_estimate(
     >>> hit_estimate([2, 0, 3], [3, 1, 3], [0, 0, 1]).value
     0.6666666666666666
     """
-    a, t = _counts("accepted", accepted), _counts("tested", tested)
+    a, t = _accepted_of(accepted, "tested", tested)
     return ratio_estimate(a > 0, t > 0, request, confidence=confidence)
 
 
@@ -367,7 +381,7 @@ def continuation_estimate(
     >>> continuation_estimate([2, 0, 3], [3, 1, 3], [0, 0, 1]).value
     0.75
     """
-    a, t = _counts("accepted", accepted), _counts("tested", tested)
+    a, t = _accepted_of(accepted, "tested", tested)
     return ratio_estimate(np.maximum(a - 1, 0), np.maximum(t - 1, 0), request, confidence=confidence)
 
 

@@ -244,3 +244,42 @@ def test_unknown_stays_unknown():
     assert np.isnan(a.mean_acceptance_length(0, 0))
     assert np.isnan(a.sglang_accept_rate(1.0, 1))
     assert np.isnan(a.conditionals_of_marginals([0.0, 0.0])[1])
+
+
+# ---- edges ----------------------------------------------------------------------------------------------------------
+
+
+def test_requests_that_agree_by_chance_do_not_make_an_interval_of_no_width():
+    """Two requests with one of two positions each show no spread; alpha is not known to be 0.5 for that."""
+    two = a.alpha_estimate([1, 1], [2, 2], [0, 1])
+    assert two.low < 0.01 < 0.99 < two.high
+    many = a.alpha_estimate([1] * 200, [2] * 200, range(200))
+    coin = 1.972 * np.sqrt(0.25 / 400)  # Student's t with 199 degrees of freedom, 400 coins
+    assert (many.low, many.high) == (pytest.approx(0.5 - coin, abs=1e-3), pytest.approx(0.5 + coin, abs=1e-3))
+    assert a.ratio_estimate_of_sums(requests=2, y=2, x=4, yy=2, xy=4, xx=8) == two
+
+
+def test_an_interval_needs_two_requests_and_a_value_one_position():
+    nothing, one = a.alpha_estimate([0], [0], [0]), a.alpha_estimate([3], [3], [0])
+    assert np.isnan(nothing.value)
+    assert one.value == 1.0
+    assert np.isnan([nothing.low, nothing.high, one.low, one.high]).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: a.alpha_estimate([4], [3], [0]),
+        lambda: a.alpha_estimate([1], [0], [0]),
+        lambda: a.hit_estimate([2], [1], [0]),
+        lambda: a.continuation_estimate([3], [2], [0]),
+        lambda: a.conditional_estimates([0, 2], [1, 1], [0, 0]),
+        lambda: a.marginal_estimates([0, 4], [3, 3], [0, 0]),
+        lambda: a.positions_tested([4], [3]),
+        lambda: a.overlap_estimate([(0.5, 1.2)], [0]),
+        lambda: a.overlap_estimate([(-0.1,)], [0]),
+    ],
+)
+def test_more_accepted_than_there_were_is_an_error(call):
+    with pytest.raises(InputError, match=r"exceeds|lie in"):
+        call()
