@@ -411,6 +411,10 @@ def _sglang(series: _Series, origin: str) -> Observation:
         raise InputError(f"{origin}: {_SGLANG}accept_length is missing; this SGLang has not decoded yet, scrape later")
     if length < 1:
         raise InputError(f"{origin}: {_SGLANG}accept_length is {length:g}: nothing was decoded yet, scrape under load")
+    notes = ["gauges hold the last logging interval only, and keep no counts: no interval of confidence follows"]
+    if not width and rate and (found := _sglang_width(length, rate)) is not None:
+        width = found
+        notes.append(f"num_draft_tokens = {width} follows from the two means")
     return Observation(
         engine="sglang",
         origin=origin,
@@ -421,8 +425,18 @@ def _sglang(series: _Series, origin: str) -> Observation:
             length, rate, names=(f"{_SGLANG}accept_length", f"{_SGLANG}accept_rate"), width=width, calls=calls
         ),
         labels=MappingProxyType(dict(series.labels)),
-        notes=("gauges hold the last logging interval only, and keep no counts: no interval of confidence follows",),
+        notes=tuple(notes),
     )
+
+
+def _sglang_width(length: float, rate: float) -> int | None:
+    """N from accept length and rate in full digits: (length - 1) / rate is N - 1; None where it is no whole number.
+
+    >>> _sglang_width(2.5, 0.5), _sglang_width(2.5, 0.47)
+    (4, None)
+    """
+    drafted = (length - 1.0) / rate
+    return round(drafted) + 1 if round(drafted) >= 1 and abs(drafted - round(drafted)) < 1e-6 * drafted else None
 
 
 def sglang_means(length: float, rate: float | None, width: int | None, chain: int | None) -> Means:

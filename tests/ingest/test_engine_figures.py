@@ -221,6 +221,18 @@ def test_sglang_gauges_are_means_of_all_steps() -> None:
     assert (seen.means.draft_len, seen.means.chain_len) == (3, 3)
 
 
+def test_sglang_gauges_of_older_versions_give_their_width() -> None:
+    """Versions without the gauge of the draft tokens: 2.31 tokens a step at 4 drafted ones."""
+    gauges = f"sglang:spec_accept_length 2.31\nsglang:spec_accept_rate {(2.31 - 1) / 3!r}\n"
+    (seen,) = observations(parse_scrape(gauges, "page"))
+    assert seen.means is not None
+    assert (seen.means.draft_len, seen.means.chain_len) == (3, 3)
+    assert any("num_draft_tokens = 4" in note for note in seen.notes)
+    (rounded,) = observations(parse_scrape("sglang:spec_accept_length 2.31\nsglang:spec_accept_rate 0.43\n", "page"))
+    assert rounded.means is not None
+    assert rounded.means.draft_len is None
+
+
 def test_sglang_decode_lines_are_weighted_by_running_requests() -> None:
     lines = [
         "[2026-08-19 00:02:25] Decode batch, #running-req: 3, #token: 9, token usage: 0.1, accept len: 2.00, "
