@@ -7,7 +7,8 @@ Each JSON object is told by its own keys, so files may mix them:
 - vLLM's request outputs (``prompt_token_ids`` with ``outputs[].token_ids``) and OpenAI-style responses with
   ``choices[].token_ids`` (asked for with ``return_token_ids``);
 - SGLang's responses and request logs (``input_ids`` and ``output_ids``, also below ``obj`` and ``out``);
-- text under ``prompt`` and ``response``, ``completion``, ``output``, ``generated_text`` or ``text``;
+- text under ``prompt`` and ``response``, ``completion``, ``output``, ``generated_text``, ``text`` or ``choices[].text``
+  (of several, the first);
 - chats under ``messages`` (OpenAI) or ``conversations`` (ShareGPT), also below ``request`` and ``response``;
 - several requests in one document, under ``requests``.
 """
@@ -128,7 +129,7 @@ def pairs(row: Json, fields: Fields, encoder: Encoder | None) -> Iterator[tuple[
         prompt = token_ids(row.get("prompt_token_ids"), "prompt_token_ids")
         for output in row["outputs"]:
             yield prompt, token_ids(_key(output, "token_ids", "outputs"), "outputs[].token_ids")
-    elif isinstance(row.get("choices"), list) and any("token_ids" in c for c in row["choices"] if isinstance(c, dict)):
+    elif any(c.get("token_ids") is not None for c in _objects(row.get("choices"))):  # null where not asked for
         yield from _choices(row)
     elif (chat := _chat(row)) is not None:
         yield from _turns(chat, fields, encoder)
@@ -159,6 +160,10 @@ def _ids(row: Json) -> tuple[TokenArray, TokenArray] | None:
     return None
 
 
+def _objects(values: object) -> list[Json]:
+    return [v for v in values if isinstance(v, Mapping)] if isinstance(values, list) else []
+
+
 def _choices(row: Json) -> Iterator[tuple[TokenArray, TokenArray]]:
     for choice in row["choices"]:
         ids = _key(choice, "token_ids", "choices")
@@ -180,13 +185,14 @@ def _needed(encoder: Encoder | None) -> Encoder:
 
 def _plain_text(row: Json, encoder: Encoder | None) -> tuple[TokenArray, TokenArray]:
     prompt = row.get("prompt")
-    name = next((name for name in _RESPONSE_TEXTS if isinstance(row.get(name), str)), None)
-    if not isinstance(prompt, str) or name is None:
+    answers = [row.get(name) for name in _RESPONSE_TEXTS] + [c.get("text") for c in _objects(row.get("choices"))[:1]]
+    answer = next((text for text in answers if isinstance(text, str)), None)
+    if not isinstance(prompt, str) or answer is None:
         raise InputError(
             "no prompt_token_ids and output_token_ids, no prompt and response text, no messages; found "
             f"{', '.join(list(row)[:8]) or 'nothing'} (name the fields with --prompt-field and --response-field)"
         )
-    return _needed(encoder).prompt(prompt), _needed(encoder).response(row[name])
+    return _needed(encoder).prompt(prompt), _needed(encoder).response(answer)
 
 
 def _chat(row: Json) -> list[Message] | None:

@@ -86,6 +86,7 @@ IDS = {"prompt_token_ids": [1, 2], "output_token_ids": [3, 4]}
             {"id": "c", "choices": [{"prompt_token_ids": [9], "token_ids": [5]}]},
             [("c", "", [9], [5])],
         ),
+        (IDS | {"id": "e", "emitted_token_ids": [3, 4, 5]}, [("e", "", [1, 2], [3, 4, 5])]),
         ({"requests": [IDS | {"id": "p"}, IDS | {"id": "q"}]}, [("p", "", [1, 2], [3, 4]), ("q", "", [1, 2], [3, 4])]),
         ([IDS | {"id": "p"}], [("p", "", [1, 2], [3, 4])]),
         ({"id": "e", "prompt_token_ids": [], "output_token_ids": []}, [("e", "", [], [])]),
@@ -137,6 +138,17 @@ def test_named_fields_may_be_paths(tmp_path: Path) -> None:
             "[user] a [assistant]",
             "b",
         ),
+        # vLLM's replies have token_ids and prompt_token_ids in any case: null, unless they were asked for
+        (
+            {
+                "messages": [{"role": "user", "content": "a"}],
+                "choices": [{"message": {"role": "assistant", "content": "d e"}, "token_ids": None}],
+                "prompt_token_ids": None,
+            },
+            "[user] a [assistant]",
+            "d e",
+        ),
+        ({"prompt": "a b", "choices": [{"text": "c", "token_ids": None}, {"text": "d"}]}, "<s> a b", "c"),
     ],
 )
 def test_shapes_of_text(tmp_path: Path, tokenizer: Path, row: object, prompt: str, response: str) -> None:
