@@ -21,6 +21,11 @@ _NO_MEMORY: Final = (
     f"(this flag also controls CPU memory reservation on the CPU backend, despite its name). {_DOCS}"
 )
 
+_NO_FIT: Final = (
+    "Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try increasing "
+    "`gpu_memory_utilization`."
+)
+
 
 class CacheKind(Enum):
     """What a layer keeps of a request."""
@@ -43,7 +48,7 @@ class StateCache(Enum):
 
     NONE = "none"  # one live state per request: prefix caching off
     ALIGN = "align"  # plus the state at the last block boundary: prefix caching on
-    ALL = "all"  # a state per block
+    ALL = "all"  # a state per block, of which the plan still reserves one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,13 +221,7 @@ def pages_per_request(layer: CacheLayer, length: int, settings: CacheSettings) -
             assert layer.chunk is not None  # noqa: S101 - the same
             return _ceil(min(layer.chunk + (flight if settings.chunk_in_flight else 0), length), block)
         case CacheKind.RECURRENT:
-            match settings.state_cache:
-                case StateCache.NONE:
-                    return 1 + layer.state_blocks
-                case StateCache.ALIGN:
-                    return 2 + layer.state_blocks
-                case StateCache.ALL:
-                    return _ceil(length, block) + layer.state_blocks
+            return (2 if settings.state_cache is StateCache.ALIGN else 1) + layer.state_blocks
         case CacheKind.CROSS:
             return _ceil(layer.encoder_tokens, block)
         case _:
@@ -275,8 +274,6 @@ def plan_cache(
         settings.blocks_override * size if settings.blocks_override is not None else int(free)
         for free, size in zip(available_bytes, per_block, strict=True)
     ]
-    if settings.blocks_override is None and min(available) <= 0:
-        raise InfeasibleError(_NO_MEMORY)
 
     def blocks_per_request(length: int) -> int:
         return sum(group.blocks_per_request(length, settings) for group in groups)
@@ -284,13 +281,17 @@ def plan_cache(
     # A stage whose layers all sit elsewhere holds nothing and limits nothing.
     holders = [(free, size) for free, size in zip(available, per_block, strict=True) if size]
     length = settings.max_model_len
-    spare = min(free // size for free, size in holders) - 1  # blocks left for requests: all but the null block
-    if blocks_per_request(length) > spare:
-        longest = longest_request(groups, spare, settings)
-        if not settings.fit or longest == 0:
-            free, size = min(holders, key=lambda pair: pair[0] // pair[1])
-            raise InfeasibleError(_too_long(length, size * blocks_per_request(length), free - size, longest))
-        length = longest
+    if settings.fit:
+        length = min(longest_request(groups, free // size - 1, settings) for free, size in holders)
+        if length == 0:
+            raise InfeasibleError(_NO_FIT)
+    for free, size in holders:  # vLLM asks the stages in turn, and the first that refuses speaks
+        spare = free - size  # all but the null block
+        if spare <= 0:
+            raise InfeasibleError(_NO_MEMORY)
+        needed = size * blocks_per_request(length)
+        if needed > spare:
+            raise InfeasibleError(_too_long(length, needed, spare, longest_request(groups, spare // size, settings)))
     num_blocks = min(free // size for free, size in holders)
     per_request = blocks_per_request(length)
     concurrency = num_blocks / per_request
@@ -348,12 +349,8 @@ def group_layers(layers: Sequence[tuple[CacheLayer, int]], settings: CacheSettin
     is cut into groups of the smallest bucket's size, or of the largest's when that is below 1.5 times the smallest.
     """
     plain = [layer for layer, _ in layers]
-    if not keeps_same_tokens(plain) and not settings.hybrid:
-        plain = _promoted(plain)
-        if not keeps_same_tokens(plain):
-            raise UnsupportedError(
-                "Hybrid KV cache manager is disabled but failed to convert the KV cache specs to one unified type."
-            )
+    if not settings.hybrid:
+        plain = _unified_by_force(plain)
     if keeps_same_tokens(plain):
         return (CacheGroup(layers=tuple(plain), stages=tuple(s for _, s in layers)),)
     try:
@@ -421,16 +418,40 @@ def unify_pages(layers: Sequence[CacheLayer]) -> tuple[CacheLayer, ...]:
     return tuple(map(unified, layers))
 
 
+def _unified_by_force(layers: Sequence[CacheLayer]) -> list[CacheLayer]:
+    """Layers without the hybrid manager: those divided among context-parallel ranks alike must become of one type."""
+    out = list(layers)
+    for sharded in (True, False):
+        part = [layer for layer in layers if layer.context_sharded is sharded]
+        if not part or keeps_same_tokens(part):
+            continue
+        for spans in ({layer.window for layer in part}, {layer.chunk for layer in part}):
+            if len(spans - {None}) > 1 and part[0].kind is not CacheKind.LATENT:
+                raise UnsupportedError(
+                    "All attention layers in the same KV cache group must have the same window size."
+                )
+        part = _promoted(part)
+        if not keeps_same_tokens(part):
+            raise UnsupportedError("Failed to promote local KV cache specs to one unified type.")
+        promoted = iter(part)
+        out = [next(promoted) if layer.context_sharded is sharded else layer for layer in out]
+    return out
+
+
 def _promoted(layers: Sequence[CacheLayer]) -> list[CacheLayer]:
-    """Windows and chunks charged as full attention, where there is full attention beside them."""
-    if not any(layer.kind.is_full for layer in layers):
+    """Windows and chunks charged as full attention, in its blocks, where there is full attention beside them."""
+    blocks = {layer.block_size for layer in layers if layer.kind.is_full}
+    if not blocks:
         return list(layers)
-    return [
-        replace(layer, kind=CacheKind.FULL, window=None, chunk=None)
-        if layer.kind in (CacheKind.SLIDING, CacheKind.CHUNKED)
-        else layer
-        for layer in layers
-    ]
+
+    def promoted(layer: CacheLayer) -> CacheLayer:
+        if layer.kind not in (CacheKind.SLIDING, CacheKind.CHUNKED):
+            return layer
+        block = next(iter(blocks)) if len(blocks) == 1 else layer.block_size
+        page = layer.page_bytes * block // layer.block_size
+        return replace(layer, kind=CacheKind.FULL, window=None, chunk=None, block_size=block, page_bytes=page)
+
+    return [promoted(layer) for layer in layers]
 
 
 def _too_long(length: int, needed: int, have: int, longest: int) -> str:

@@ -1,4 +1,4 @@
-"""vLLM's own planner is the oracle: 30 recorded plans, then laws over random layers."""
+"""vLLM's own planner is the oracle: recorded plans, chosen and random, then laws over random layers."""
 
 import itertools
 import json
@@ -20,13 +20,16 @@ from specplan.plan.engines.vllm_kv import (
     plan_cache,
 )
 
-CASES = json.loads((Path(__file__).parents[2] / "data" / "vllm_kv_cases.json").read_text())["cases"]
+DATA = Path(__file__).parents[2] / "data"
+CASES = json.loads((DATA / "vllm_kv_cases.json").read_text())["cases"]
+RANDOM_CASES = json.loads((DATA / "vllm_kv_random_cases.json").read_text())["cases"]
 KINDS = {
     "FullAttentionSpec": CacheKind.FULL,
     "MLAAttentionSpec": CacheKind.LATENT,
     "SlidingWindowSpec": CacheKind.SLIDING,
     "ChunkedLocalAttentionSpec": CacheKind.CHUNKED,
     "MambaSpec": CacheKind.RECURRENT,
+    "CrossAttentionSpec": CacheKind.CROSS,
 }
 
 
@@ -36,10 +39,13 @@ def _layers(specs: list[dict[str, Any]]) -> list[CacheLayer]:
             kind=KINDS[s["kind"]],
             block_size=s["block_size"],
             page_bytes=s["page_bytes"],
-            shape=(s.get("num_kv_heads", 0), s.get("head_size", 0), s.get("head_size_v", 0)),
+            # two states of one page but different contents are different layers
+            shape=(s.get("num_kv_heads", 0), s.get("head_size", 0), s.get("head_size_v", 0), s.get("unpadded", 0)),
             window=s.get("sliding_window"),
             chunk=s.get("attention_chunk_size"),
             state_blocks=s.get("num_speculative_blocks", 0),
+            encoder_tokens=1500 if s["kind"] == "CrossAttentionSpec" else 0,
+            context_sharded=s.get("sharded", True),
         )
         for s in specs
         for _ in range(s["count"])
@@ -55,6 +61,7 @@ def _settings(case: dict[str, Any]) -> CacheSettings:
         state_cache=StateCache(options.get("mamba", "none")),
         context_parallel=options.get("dcp", 1),
         blocks_override=options.get("override"),
+        lookahead=max(0, options.get("look", 0) - 1),
         fit=options.get("orig") == -1,
     )
 
@@ -82,6 +89,23 @@ def test_plans_equal_vllms(case: dict[str, Any]) -> None:
     assert first_stage == [
         (g["layers"], g["block_size"], g["page_bytes_of_rep"], KINDS[g["kind"]]) for g in want["groups"]
     ]
+
+
+@pytest.mark.parametrize("case", RANDOM_CASES, ids=lambda case: case["name"])
+def test_random_plans_and_refusals_equal_vllms(case: dict[str, Any]) -> None:
+    stages = [_layers(stage) for stage in case["layers"]]
+    if "error" in case:
+        with pytest.raises((InfeasibleError, UnsupportedError)) as caught:
+            plan_cache(stages, case["available_bytes"], _settings(case))
+        assert f"ValueError: {caught.value}" == case["error"]
+        return
+    plan = plan_cache(stages, case["available_bytes"], _settings(case))
+    assert {
+        "num_blocks": plan.num_blocks,
+        "tokens": plan.tokens,
+        "max_concurrency": plan.max_concurrency,
+        "final_max_model_len": plan.max_model_len,
+    } == case["expected"]
 
 
 def _layer(kind: CacheKind, page: int, **more: Any) -> CacheLayer:
@@ -120,7 +144,7 @@ def test_without_the_hybrid_manager_windows_alone_stay_windows() -> None:
     (group,) = group_layers([(window, 0)] * 4, options)
     assert group.blocks_per_request(131072, options) == -(-(128 - 1 + 1024) // 16) + 1
     chunk = _layer(CacheKind.CHUNKED, 32768, chunk=128)
-    with pytest.raises(UnsupportedError, match="failed to convert"):
+    with pytest.raises(UnsupportedError, match="Failed to promote"):
         group_layers([(window, 0), (chunk, 0)], options)
 
 
