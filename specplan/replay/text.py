@@ -46,6 +46,8 @@ class TextEncoder:
             raise InputError(f"cannot read the tokenizer {file}: {error.strerror or error}") from None
         except Exception as error:
             raise InputError(f"{file} is no tokenizer.json: {error}") from None
+        self._tokenizer.no_truncation()  # files saved after training cut or pad every text to one length
+        self._tokenizer.no_padding()
         self._path, self._given = path, template
         self._config = _read_config(path)
         self._template_text = self._find_template(template)

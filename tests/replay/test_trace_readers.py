@@ -156,6 +156,17 @@ def test_shapes_of_text(tmp_path: Path, tokenizer: Path, row: object, prompt: st
     assert got[2:] == (ids(prompt), ids(response))
 
 
+def test_a_tokenizer_that_cuts_and_pads_gives_the_whole_text(tmp_path: Path, tokenizer: Path) -> None:
+    made = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    made.enable_truncation(2)
+    made.enable_padding(length=8)
+    path = tmp_path / "tokenizer.json"
+    made.save(str(path))
+    encoder = TextEncoder(path)
+    assert encoder.prompt("a b c d").tolist() == ids("<s> a b c d")
+    assert encoder.response("a").tolist() == ids("a")
+
+
 def test_every_answer_of_a_chat_can_be_a_request(tmp_path: Path, tokenizer: Path) -> None:
     talk = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
     path = write(tmp_path, {"id": "x", "messages": [{"role": r, "content": c} for r, c in talk]})
