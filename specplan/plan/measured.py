@@ -261,6 +261,8 @@ def _rejections(tally: Tally) -> tuple[int, int]:
     if not histogram:
         return min(1, wasted), most
     longest = len(histogram) - 1
+    if drafted > longest * sum(histogram):  # some drafts were longer than the positions that are told
+        return max(histogram[0], min(1, wasted)), most
     least, rest = histogram[0], wasted - histogram[0] * longest
     for j in range(1, longest):
         needed = min(histogram[j], math.ceil(max(rest, 0) / (longest - j)))

@@ -90,10 +90,11 @@ def _at(row: Json, path: str) -> Any:
 def tag_of(row: Json, fields: Fields) -> str:
     """Group of a request.
 
-    >>> tag_of({"kind": "copy"}, Fields()), tag_of({}, Fields())
-    ('copy', '')
+    >>> tag_of({"kind": "copy"}, Fields()), tag_of({"kind": None, "tag": "chat"}, Fields()), tag_of({}, Fields())
+    ('copy', 'chat', '')
     """
-    found = _at(row, fields.tag) if fields.tag else row.get("kind", row.get("tag"))
+    names = (fields.tag,) if fields.tag else ("kind", "tag")
+    found = next((value for name in names if (value := _at(row, name)) is not None), None)
     return "" if found is None else str(found)
 
 

@@ -120,6 +120,13 @@ def test_counts_per_position_bound_alpha_more_closely(steps: list, longer: int) 
     assert truth - 1e-12 <= alpha.high <= wide.high + 1e-12
 
 
+def test_positions_fewer_than_the_drafts_are_long_bound_less() -> None:
+    """10 drafts of 8, 4 of them with 2 tokens accepted: the engine told 2 positions, and those 4 were rejected too."""
+    m = summarise(Tally.of_counters(drafts=10, drafted_tokens=80, accepted_tokens=8, accepted_at=[4, 4]), source="s")
+    assert m.alpha.low == pytest.approx(8 / 18)  # 10 rejections: the truth
+    assert m.alpha.high == pytest.approx(8 / 14)
+
+
 def test_a_few_short_drafts_leave_alpha_known() -> None:
     """n-gram drafts of a real vLLM at temperature 1: 324 drafts, 2 tokens short of 3 each; 505 positions tested."""
     counters = {"drafts": 324, "drafted_tokens": 970, "accepted_tokens": 229}
