@@ -85,7 +85,7 @@ def replay(
         encoder=None
         if tokenizer is None
         else TextEncoder(Path(tokenizer), None if chat_template is None else Path(chat_template)),
-        broken=BrokenLog(fatal=strict),
+        broken=BrokenLog(fatal=strict, remedy="; leave out --strict to count and skip such lines"),
     )
     result = run(
         plan,

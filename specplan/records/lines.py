@@ -58,6 +58,7 @@ class BrokenLog:
     """
 
     fatal: bool = False
+    remedy: str = ""
     keep: int = 20
     count: int = 0
     first: list[BrokenLine] = field(default_factory=list)
@@ -69,7 +70,7 @@ class BrokenLog:
     def extend(self, count: int, first: list[BrokenLine]) -> None:
         """Record `count` broken lines, of which `first` are at hand."""
         if self.fatal and count:
-            raise InputError(f"{first[0]}; leave out --strict to count and skip such lines")
+            raise InputError(f"{first[0]}{self.remedy}")
         self.count += count
         self.first.extend(first[: self.keep - len(self.first)])
 

@@ -113,7 +113,7 @@ class BatchTask:
 
     def __call__(self, batch: Batch) -> BatchResult:
         """Parse and replay one batch."""
-        log = BrokenLog(fatal=self.reader.broken.fatal)
+        log = BrokenLog(fatal=self.reader.broken.fatal, remedy=self.reader.broken.remedy)
         reader = replace(self.reader, broken=log)
         requests = batch.requests or tuple(reader.parse(Path(batch.path), batch.lines))
         names = [f"{batch.index}.{place}:{r.id}" for place, r in enumerate(requests)]

@@ -313,6 +313,17 @@ def test_step_records_are_read_back(tmp_path: Path) -> None:
     assert seen == {s: Tally.of_steps(r for r in rows if r.source == s) for s in ("ngram", "suffix")}
 
 
+def test_only_a_command_that_has_strict_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    row = StepRecord(request="a", step=0, source="s", context_len=9, drafted=3, accepted=2, emitted=3)
+    with StepWriter(path, {}) as writer:
+        writer.write([row])
+    path.write_text(path.read_text() + "{}\n")
+    with pytest.raises(InputError) as error:
+        read_origin(str(path))
+    assert "--strict" not in str(error.value)
+
+
 def test_a_log_of_json_lines_is_a_log(tmp_path: Path) -> None:
     line = next(x for x in (DATA / "vllm_cpu_startup.log").read_text().splitlines() if "SpecDecoding metrics" in x)
     path = tmp_path / "server.jsonl"
