@@ -38,7 +38,7 @@ from specplan.harness.loop import Request, SpeculativeLoop
 from specplan.harness.ngram_window import NgramWindow
 from specplan.harness.pass_times import timed
 from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
-from specplan.harness.sources import NoSource, build_drafter, draft_length, read_source
+from specplan.harness.sources import Drafts, NoSource, draft_length, read_source
 from specplan.harness.verifiers import Sampling
 from specplan.plan.bench_result import BenchedModel, bench_rows, benched_model, ridge_of
 from specplan.plan.measured import summarise
@@ -183,6 +183,7 @@ def alpha_section(check: Check, budget: float) -> dict[str, Any]:
         tokenizer = tokenizer_of(SMOLLM2)
         requests = [r for name in ("copy", "open") for r in read_prompts(prompt_file(name), tokenizer, limit=16)]
         stops, tokens, batch, sources = stop_ids_of(tokenizer), 64, 16, SOURCES
+    drafts = Drafts(target)
     rows: list[dict[str, Any]] = []
     skipped: list[str] = []
     print(f"{'source':<44} {'T':>2} {'tag':<5} {'alpha':>7} {'95 %':>15} {'coverage':>8} {'E':>6} {'tok/s':>8}")
@@ -195,9 +196,7 @@ def alpha_section(check: Check, budget: float) -> dict[str, Any]:
             generator = torch.Generator(device=check.device).manual_seed(0)
             capacity = max(len(r.prompt) for r in requests) + tokens + draft_length(source) + 2
             sampling = Sampling(temperature=temperature)
-            drafter = build_drafter(
-                source, target, batch=batch, capacity=capacity, sampling=sampling, generator=generator
-            )
+            drafter = drafts.drafter(source, batch=batch, capacity=capacity, sampling=sampling, generator=generator)
             loop = SpeculativeLoop(
                 target=target,
                 drafter=drafter,

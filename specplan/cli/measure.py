@@ -21,6 +21,7 @@ def measure(
     device: str = typer.Option("cpu", "--device", help="cpu, cuda, cuda:1, ..."),
     threads: int = typer.Option(None, "--threads", help="CPU threads of torch."),
     seed: int = typer.Option(0, "--seed", help="Of every draw."),
+    runner: str = typer.Option("own", "--runner", help="own: the loop of this package; vllm: an installed vLLM."),
     demo: bool = typer.Option(False, "--demo", help="SmolLM2-135M with n-gram, suffix and a self-draft on both sets."),
     tiny: bool = typer.Option(False, "--tiny", help="4 prompts per file, 48 tokens: a look in under two minutes."),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
@@ -57,11 +58,14 @@ def measure(
         device=device,
         threads=threads,
         seed=seed,
+        runner=runner,
     )
     with Bars() as bars:
         found = run_job(job, folder, progress=bars.update)
     passes = dict(zip(found.pass_widths, found.pass_s, strict=True))
-    document = measure_report.measure_document(found.inputs, found.speeds, found.plain, passes, found.mean_context_len)
+    document = measure_report.measure_document(
+        found.inputs, found.speeds, found.plain, passes, found.mean_context_len, found.engine
+    )
     (folder / "summary.json").write_text(json_document.render(document) + "\n", encoding="utf-8")
     picture = folder / "plane.svg"
     if found.speeds:
@@ -70,5 +74,9 @@ def measure(
         typer.echo(json_document.render(document))
         return
     console = wide_console()
+    if found.engine:
+        measure_report.print_engine(found.engine, str(found.inputs["runner"]), console)
+        typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and vllm.log")
+        return
     measure_report.print_measurement(found.speeds, passes, found.mean_context_len, console)
     typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and plane.svg")

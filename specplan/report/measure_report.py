@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from specplan.plan import engine_speed
+from specplan.plan.engine_speed import EngineSpeed
 from specplan.plan.measured import ASSUMPTIONS, MeasuredSource
 from specplan.plan.measured_speed import NOT_MODELED, MeasuredSpeed, plane_source
 from specplan.report.measured_document import PROVENANCE, measured_entry
@@ -43,18 +45,30 @@ def speed_entry(s: MeasuredSpeed) -> dict[str, Any]:
     }
 
 
+def engine_entry(s: EngineSpeed) -> dict[str, Any]:
+    """One source on one set of prompts inside an engine: its acceptance and its speed."""
+    return measured_entry(s.measured) | {
+        "tokens_per_s": s.tokens_per_s,
+        "plain_tokens_per_s": s.plain_tokens_per_s,
+        "measured_speedup": s.speedup,
+        "step_over_plain_step": s.step_cost,
+        "sentence": s.sentence,
+    }
+
+
 def measure_document(
     inputs: Mapping[str, Any],
     speeds: Sequence[MeasuredSpeed],
     plain: Sequence[MeasuredSource],
     passes: Mapping[int, float],
     context_len: int,
+    engine: Sequence[EngineSpeed] = (),
 ) -> dict[str, Any]:
     """The document that ``specplan measure --json`` prints and writes."""
     return {
         "command": "measure",
         "inputs": dict(inputs),
-        "sources": [speed_entry(s) for s in speeds],
+        "sources": [*(speed_entry(s) for s in speeds), *(engine_entry(s) for s in engine)],
         "plain": [measured_entry(m) for m in plain],
         "pass_times": {
             "context": context_len,
@@ -63,7 +77,7 @@ def measure_document(
         },
         "provenance": PROVENANCE | SPEED_PROVENANCE,
         "assumptions": list(ASSUMPTIONS),
-        "not_modeled": list(NOT_MODELED),
+        "not_modeled": list(engine_speed.NOT_MODELED if engine else NOT_MODELED),
     }
 
 
@@ -98,6 +112,33 @@ def print_measurement(
     console.print(
         f"measured: tok/s, speedup over plain decoding, c and v from single passes (ms by width at context "
         f"{context_len}: {widths}). Host matching is not overlapped with the device: draft and verify times add up.",
+        style="dim",
+        highlight=False,
+    )
+    for s in speeds:
+        print_line(s.sentence, console)
+
+
+def print_engine(speeds: Sequence[EngineSpeed], runner: str, console: Console) -> None:
+    """Acceptance and speed inside an engine, and one sentence per source."""
+    print_measured([s.measured for s in speeds], console)
+    print_positions([s.measured for s in speeds], console)
+    console.print()
+    table = figure_table(
+        ("source", "left"), ("tag", "left"), *((n, "right") for n in ("tok/s", "plain tok/s", "speedup", "step cost"))
+    )
+    for s in speeds:
+        table.add_row(
+            s.measured.source,
+            s.measured.tag,
+            f"{s.tokens_per_s:.1f}",
+            f"{s.plain_tokens_per_s:.1f}",
+            f"{s.speedup:.2f}x",
+            "-" if s.step_cost is None else f"{s.step_cost:.2f}",
+        )
+    console.print(table)
+    console.print(
+        f"measured in {runner}: tok/s over the decode steps' wall time; step cost is a mean step over a plain one",
         style="dim",
         highlight=False,
     )
