@@ -119,6 +119,16 @@ def test_wrong_calls_are_one_line_and_exit_with_2(
     assert len(err.strip().splitlines()) == 1
 
 
+def test_a_strict_replay_names_the_line_and_the_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"prompt_token_ids": [1, 2], "output_token_ids": [3, 4]}\n{"prompt_token_ids": [-1]}\n')
+    code, out, err = run(capsys, "replay", str(path), "-s", "ngram", "--strict")
+    assert (code, out) == (2, "")
+    assert f"{path}:2: " in err
+    assert "leave out --strict" in err
+    assert run(capsys, "replay", str(path), "-s", "ngram")[0] == 0
+
+
 def test_ingest_prints_the_same_document(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "ingest", METRICS, "--target", "llama3-8b", "--draft", "llama3.2-1b")
     (source,) = found["sources"]

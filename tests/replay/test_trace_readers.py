@@ -260,8 +260,8 @@ def test_broken_lines_are_counted_with_their_place_and_skipped(tmp_path: Path, l
     assert log.count == 1
     assert log.first[0].line == 3
     assert any(part in log.first[0].reason for part in reason.split("|"))
-    with pytest.raises(InputError, match=rf"{path.name}:3: .*--strict"):
-        list(TraceReader(broken=BrokenLog(fatal=True)).read([path]))
+    with pytest.raises(InputError, match=rf"{path.name}:3: .*; leave it out"):
+        list(TraceReader(broken=BrokenLog(fatal=True, remedy="; leave it out")).read([path]))
 
 
 def test_mixed_schemas_in_one_file(tmp_path: Path) -> None:
