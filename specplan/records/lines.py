@@ -1,5 +1,6 @@
 """Lines of files of any size in bounded memory (plain, gzip, zstandard), and the place of whatever is broken."""
 
+import codecs
 import gzip
 import io
 import zlib
@@ -138,6 +139,8 @@ def open_binary(path: Path) -> IO[bytes]:
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
     if magic == _ZSTD:
         return io.BufferedReader(_ZstdStream(raw), 2**20)
+    if magic.startswith(codecs.BOM_UTF8):
+        raw.read(len(codecs.BOM_UTF8))  # a mark that some editors write; no part of the text
     return raw
 
 

@@ -1,5 +1,6 @@
 """Figures of running engines, translated: the same real run read in three ways, and every engine's own definitions."""
 
+import codecs
 import gzip
 import json
 from pathlib import Path
@@ -322,6 +323,14 @@ def test_only_a_command_that_has_strict_names_it(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_origin(str(path))
     assert "--strict" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["metrics.txt", "response.json"])
+def test_a_byte_order_mark_is_no_part_of_a_file(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(codecs.BOM_UTF8 + (SERVER / name).read_bytes())
+    (seen,), (plain,) = read_origin(str(path)), read_origin(str(SERVER / name))
+    assert seen.tally == plain.tally
 
 
 def test_a_log_of_json_lines_is_a_log(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Recorded requests as people have them: every shape, every compression, and everything that can be wrong."""
 
+import codecs
 import gzip
 import json
 import pickle
@@ -262,6 +263,12 @@ def test_broken_lines_are_counted_with_their_place_and_skipped(tmp_path: Path, l
     assert any(part in log.first[0].reason for part in reason.split("|"))
     with pytest.raises(InputError, match=rf"{path.name}:3: .*; leave it out"):
         list(TraceReader(broken=BrokenLog(fatal=True, remedy="; leave it out")).read([path]))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_trace(tmp_path: Path) -> None:
+    path = write(tmp_path, IDS, IDS)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert [row[2:] for row in read(path)] == [([1, 2], [3, 4])] * 2
 
 
 def test_mixed_schemas_in_one_file(tmp_path: Path) -> None:
