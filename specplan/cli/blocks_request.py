@@ -139,6 +139,10 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
     draft = None
     if speculation is not None and speculation.model is not None and speculation.has_draft_model:
         draft = load_model(speculation.model)
+        if request.draft is not None and draft.draft_method:
+            # A checkpoint of a head is no stand-alone draft model, whatever option names it.
+            method = draft.draft_method
+            speculation = replace(speculation, method=method, parallel_drafting=method == "dflash")
     report = vllm_blocks(model, card, flags, speculation, draft)
     return _noted(_with_assumed_tokens(report, request), note)
 
@@ -191,6 +195,12 @@ def _with_assumed_tokens(report: BlocksReport, request: BlocksRequest) -> Blocks
     return replace(report, speculative=replace(report.speculative, assumptions=(*report.speculative.assumptions, note)))
 
 
+_SGLANG_METHOD: Final = {
+    "": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "dflash": "DFLASH",
+}  # fmt: skip
+"""Kind of a draft -> the algorithm that runs it, where --draft is all that is said."""
+
+
 def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksReport:
     if request.speculative_config is not None:
         raise InputError("--speculative-config is vLLM's; SGLang takes --speculative-algorithm")
@@ -209,15 +219,17 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
     flags = SglangFlags(**_given({**request.common, **request.sglang, "version": request.engine_version}))
     name = request.algorithm
     path = request.algorithm_draft or request.draft
-    if name is None and path is not None:
-        name = "STANDALONE"
+    draft = None if path is None else load_model(path)
+    if name is None and draft is not None:
+        name = _SGLANG_METHOD.get(draft.draft_method)
+        if name is None:
+            raise InputError(f"SGLang drafts with no {draft.draft_method} head")
     speculation = None
     if name is not None:
         steps = request.num_steps if request.num_steps is not None else request.kappa
         speculation = sglang_speculation(
             name, path, num_steps=steps, eagle_topk=request.eagle_topk, num_draft_tokens=request.num_draft_tokens
         )
-    draft = load_model(path) if speculation is not None and path is not None else None
     return sglang_blocks(model, card, flags, speculation, draft)
 
 

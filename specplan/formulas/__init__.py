@@ -35,9 +35,9 @@ kv_cache.py
 
 parameters.py
     N_stream and N_resident: the weights of a model, counted by how a decode step touches them:
-    `elementwise_params`, `expert_shares`, `experts_touched`, `format_of`, `gathered_params`, `is_routed`,
-    `layer_weights`, `outer_weights`, `params_by_component`, `resident_bytes`, `resident_params`, `streamed_bytes`,
-    `streamed_params`, `weights`
+    `borrowed_head`, `elementwise_params`, `expert_shares`, `experts_touched`, `format_of`, `gathered_params`,
+    `is_output_head`, `is_routed`, `layer_weights`, `outer_weights`, `params_by_component`, `resident_bytes`,
+    `resident_params`, `streamed_bytes`, `streamed_params`, `weights`
 
 roofline.py
     Floor, ridge and verification width: what bandwidth and peak rate allow at best:

@@ -194,6 +194,28 @@ def outer_weights(model: Model) -> tuple[Weight, ...]:
     return (*out, *model.extra)
 
 
+OUTPUT_HEADS: Final = frozenset({"lm_head", "heads"})
+"""Names of matrices that turn hidden states into logits; ``heads`` are those of Medusa and MLP speculators."""
+
+
+def is_output_head(weight: Weight) -> bool:
+    """Whether a weight turns hidden states into logits (a draft head's other matrices stand in the same component)."""
+    return weight.component == "head" and weight.name in OUTPUT_HEADS
+
+
+def borrowed_head(draft: Model, target: Model) -> Weight | None:
+    """The target's output head, where `draft` has none of its own and so reads the target's in every pass.
+
+    >>> borrowed_head(llama32_1b, llama3_70b) is None
+    True
+    >>> borrowed_head(replace(llama32_1b, head=False), llama3_70b).size
+    1050673152
+    """
+    if any(is_output_head(weight) for weight in outer_weights(draft)):
+        return None
+    return next((weight for weight in outer_weights(target) if is_output_head(weight)), None)
+
+
 def weights(model: Model) -> tuple[tuple[Weight, int], ...]:
     """Every weight of `model` with its number of occurrences; equal layers are counted once and multiplied.
 

@@ -23,7 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from specplan.formulas.kv_cache import kv_bytes_read
-from specplan.formulas.parameters import _rank_fraction, experts_touched, format_of, weights
+from specplan.formulas.parameters import (
+    _rank_fraction,
+    borrowed_head,
+    experts_touched,
+    format_of,
+    is_output_head,
+    weights,
+)
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Access, Attention, DenseMLP, Experts, LatentAttention, Layer, Mixer, Model
 
@@ -144,8 +151,9 @@ def pass_shape(
             continue
         stored = format_of(w, model)
         on_rank = w.size * w.copies * times * _rank_fraction(w, tp)
-        if w.component == "head":
-            head_bits, head_bytes, head_params = stored.payload_bits, on_rank * stored.bytes, on_rank
+        if is_output_head(w):
+            head_bits = stored.payload_bits
+            head_bytes, head_params = head_bytes + on_rank * stored.bytes, head_params + on_rank
         elif w.routed is not None:
             count, per_token = w.routed
             token_params += on_rank * per_token / count
@@ -161,11 +169,12 @@ def pass_shape(
             token_params += on_rank
             dense[stored.payload_bits] = dense.get(stored.payload_bits, 0.0) + on_rank * stored.bytes
     logits = model.head_vocab_size or model.vocab_size
-    if not model.head and head_of is not None:
+    lent = None if head_of is None else borrowed_head(model, head_of)
+    if lent is not None and head_of is not None:
+        stored = format_of(lent, head_of)
         logits = head_of.head_vocab_size or head_of.vocab_size
-        head_params = logits * head_of.hidden_size / tp
-        head_bits = head_of.weight_format.payload_bits
-        head_bytes = head_params * head_of.weight_format.bytes
+        head_params = lent.size * _rank_fraction(lent, tp)
+        head_bits, head_bytes = stored.payload_bits, head_params * stored.bytes
     return PassShape(
         model=model,
         tp=tp,

@@ -187,7 +187,9 @@ def cost(
         )
         c = float(roofline.cost_ratio(priced_draft.decode_floor_s, priced_target.decode_floor_s))
     verify = _verify_factor(target, priced_target, accelerator, tp=tp, batch=batch, kappa=kappa)
-    answers = _answers(alpha, kappa, c, verify)
+    # A head that drafts a block passes once per step, which is kappa-th of a pass per token.
+    per_token = c / kappa if c is not None and draft is not None and drafts_in_one_pass(draft) else c
+    answers = _answers(alpha, kappa, per_token, verify)
 
     def pool(*models: Model) -> Pool:
         available = memory * gpu_memory_utilization - workspace_bytes
@@ -275,6 +277,11 @@ def require_ranks(model: Model, tp: int) -> None:
             )
 
 
+def drafts_in_one_pass(draft: Model) -> bool:
+    """Whether a head drafts all its tokens in one pass instead of one pass each."""
+    return draft.draft_method in ("dflash", "medusa")
+
+
 def _check_draft_tp(draft: Model, tp: int, draft_tp: int | None) -> None:
     if draft_tp is not None and draft_tp != tp:
         raise InputError(
@@ -321,10 +328,10 @@ def _model_cost(
     """Price one pass; a draft head without an output head of its own streams its target's (`lender`)."""
     streamed = parameters.streamed_bytes(model, batch, tp)
     streamed_params = parameters.streamed_params(model, 1)
-    if lender is not None and not model.head:
-        head = lender.vocab_size * lender.hidden_size
-        streamed += head * lender.weight_format.bytes / tp
-        streamed_params += head
+    lent = None if lender is None else parameters.borrowed_head(model, lender)
+    if lent is not None and lender is not None:
+        streamed += lent.size * parameters.format_of(lent, lender).bytes / tp
+        streamed_params += lent.size
     kv_read = batch * float(kv_cache.kv_bytes_read(model, context_len, kv_format, tp)) if context_len else 0.0
     floor = float(roofline.decode_floor_s(streamed + kv_read, accelerator.bandwidth))
     return ModelCost(
@@ -460,6 +467,8 @@ def _assumptions(
         lines.append("tokens choose experts uniformly and independently (fewer distinct ones are read when skewed)")
     if draft is not None:
         lines.append("every position is accepted with the same conditional probability alpha")
+        if drafts_in_one_pass(draft):
+            lines.append(f"{draft.name} drafts all tokens in one pass: each step pays c once, not kappa times")
     return tuple(lines)
 
 

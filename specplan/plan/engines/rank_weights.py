@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specplan.errors import InputError
-from specplan.formulas.parameters import VOCAB_PADDING, format_of, layer_weights, outer_weights
+from specplan.formulas.parameters import OUTPUT_HEADS, VOCAB_PADDING, format_of, layer_weights, outer_weights
 from specplan.units import MIB
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Attention, Experts, LatentAttention, Layer, Model, Shard, Weight
@@ -190,9 +190,13 @@ def _outer_on(model: Model, s: WeightSettings, stage: int) -> list[Weight]:
     return kept
 
 
+# Tables with a row per word, which engines pad and divide by rows; other weights outside layers lie as they say.
+_VOCABULARY: Final = (*OUTPUT_HEADS, "embed", "emb", "positions", "per_layer_embedding", "ngram_table")
+
+
 def _add_outer(out: defaultdict[str, float], weight: Weight, model: Model, s: WeightSettings) -> None:
     size = format_of(weight, model).bytes
-    if weight.component not in ("embedding", "head"):
+    if weight.name not in _VOCABULARY:
         out[weight.component] += (
             weight.size * weight.copies * size * (1 if weight.shard is Shard.REPLICATE else 1 / s.tp)
         )
@@ -201,9 +205,9 @@ def _add_outer(out: defaultdict[str, float], weight: Weight, model: Model, s: We
     rows = weight.size // width
     step = math.lcm(VOCAB_PADDING, s.tp)
     padding = -(-rows // step) * step - rows
-    out[weight.component] += weight.size * size / s.tp
-    out["vocab_padding"] += padding * width * size / s.tp
-    out["allocator"] += allocator_waste((rows + padding) * width * size / s.tp)
+    out[weight.component] += weight.copies * weight.size * size / s.tp
+    out["vocab_padding"] += weight.copies * padding * width * size / s.tp
+    out["allocator"] += weight.copies * allocator_waste((rows + padding) * width * size / s.tp)
 
 
 def _fraction(weight: Weight, layer: Layer, model: Model, s: WeightSettings) -> float:

@@ -33,8 +33,10 @@ SYNCHRONOUS: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", "
 RUNNER_V1: Final = frozenset({"suffix", "medusa", "mlp_speculator", "custom_class"})
 """Methods with which vLLM falls back to model runner V1."""
 
-MODEL_DRAFTS: Final = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp"})
-"""Methods whose draft holds weights and a cache."""
+MODEL_DRAFTS: Final = frozenset({
+    "draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp", "medusa", "mlp_speculator",
+})  # fmt: skip
+"""Methods that load a draft with weights (Medusa and MLP speculators cache nothing)."""
 
 _FIELDS: Final = frozenset({
     "num_speculative_tokens", "model", "method", "revision", "code_revision", "quantization", "draft_load_config",
@@ -89,7 +91,7 @@ class Speculation:
 
     @property
     def has_draft_model(self) -> bool:
-        """Whether a draft with weights and cache is loaded."""
+        """Whether a draft with weights is loaded."""
         return self.method in MODEL_DRAFTS
 
 
@@ -136,6 +138,8 @@ def parse_speculative_config(
     method = _method(config)
     tokens = _tokens(config, method, mtp_modules)
     draft_tp = _integer(config, "draft_tensor_parallel_size", least=1)
+    if draft_tp is None and method == "mlp_speculator":
+        draft_tp = 1
     if draft_tp not in (None, 1, tp):
         raise InputError(
             f"--speculative-config: draft_tensor_parallel_size must be 1 or the target's {tp}, got {draft_tp}"
@@ -332,7 +336,8 @@ def sglang_speculation(
                 f"--speculative-eagle-topk 1 verifies num_steps + 1 = {num_steps + 1} tokens, got "
                 f"--speculative-num-draft-tokens {num_draft_tokens}"
             )
-        tokens = num_draft_tokens or (num_steps + 1 if num_steps is not None else 4)
+        blocks = {"DFLASH": 16, "DSPARK": 8}  # a block is drafted in one pass, whatever the steps
+        tokens = num_draft_tokens or blocks.get(name) or (num_steps + 1 if num_steps is not None else 4)
     if tokens < 2:
         raise InputError(f"--speculative-num-draft-tokens must be at least 2 (the root counts), got {tokens}")
     return SglangSpeculation(
