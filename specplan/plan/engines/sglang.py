@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.formulas.parameters import is_output_head, outer_weights
 from specplan.plan.engines.prediction import PoolPrediction, RankTerms, Span
 from specplan.plan.engines.rank_weights import WeightSettings, pipeline_stages, rank_weight_bytes
 from specplan.plan.engines.speculative import SglangSpeculation
@@ -35,6 +36,10 @@ MAMBA_RATIO: Final = 0.9
 """``--mamba-full-memory-ratio``."""
 STATE_SLOTS: Final = 3
 """Recurrent-state slots per running request with the radix cache (1 without)."""
+SPECULATIVE_RUNNING: Final = 48
+"""``--max-running-requests`` with speculation (STANDALONE excepted) where it is not given."""
+MAX_PREFILL_TOKENS: Final = 16384
+"""``--max-prefill-tokens``."""
 MULTIMODAL_RESERVE: Final = 0.1 * GIB
 
 # Free before loading, below what the driver reports: CUDA context, then NCCL from two ranks on (GiB: low, best, high).
@@ -339,7 +344,7 @@ def predict_sglang(
         blocks=None if refusal else Span(low=low // page, best=best // page, high=high // page),
         tokens=None if refusal else Span(low=low, best=best, high=high),
         concurrency=None if refusal else Span(low=low / length, best=best / length, high=high / length),
-        log_lines=() if refusal else _words(model, flags, pool, length, best),
+        log_lines=() if refusal else _words(model, card, flags, speculation, pool, length, best),
         refusal=refusal,
         max_model_len=length,
         longest=min(best, model.max_position or best),
@@ -377,7 +382,17 @@ def _draft(model: Model, speculation: SglangSpeculation | None, draft: Model | N
     if speculation is None or speculation.algorithm == "NGRAM":
         return None
     if draft is not None:
-        return replace(draft, weight_format=model.weight_format)
+        if speculation.algorithm == "STANDALONE" and draft.vocab_size != model.vocab_size:
+            raise InputError(
+                f"the draft's vocabulary has {draft.vocab_size} entries, the target's {model.vocab_size}; SGLang's "
+                "STANDALONE needs equal ones"
+            )
+        draft = replace(draft, weight_format=model.weight_format)
+        if speculation.algorithm not in ("EAGLE", "EAGLE3"):
+            return draft
+        # As below: what a head's checkpoint leaves out is allocated before the pool is sized.
+        own = any(is_output_head(weight) for weight in outer_weights(draft))
+        return replace(draft, embedding=True, head=draft.head or not own)
     if not model.mtp_layers:
         raise InputError(f"{model.name} carries no prediction layers; {speculation.algorithm} needs a draft model")
     # The head is loaded with its own embedding and output matrices; sharing them comes after the pool is sized.
@@ -486,23 +501,62 @@ def _state_slots(target: Cells, f: SglangFlags, spec: SglangSpeculation | None, 
     return slots, (slots + 1) * each + (each * (running + 1) * n if n else 0.0)
 
 
-def _words(model: Model, f: SglangFlags, pool: _Pool, length: int, tokens: int) -> tuple[str, ...]:
+def running_requests(
+    f: SglangFlags, speculation: SglangSpeculation | None, tokens: int, length: int, state_slots: int = 0
+) -> int:
+    r"""Requests that SGLang runs at once, as its start-up line states them.
+
+    .. math:: \min\big(\mathrm{clamp}(512\, n/L, 2048, 4096),\ n/2\big)
+
+    without a flag; with one, or with a speculation's default of 48, that number and n/2 at most; never more than the
+    recurrent states serve.
+
+    >>> running_requests(SglangFlags(), None, 470000, 8192)
+    4096
+    >>> running_requests(SglangFlags(), SglangSpeculation(algorithm="NGRAM", draft_model=None, num_draft_tokens=12),
+    ...                  470000, 8192)
+    48
+    """
+    asked = f.max_running_requests
+    if asked is None and speculation is not None and speculation.algorithm != "STANDALONE":
+        asked = SPECULATIVE_RUNNING
+    running = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked
+    running = min(running, tokens // 2)
+    return min(running, state_slots // (1 if f.disable_radix_cache else STATE_SLOTS)) if state_slots else running
+
+
+def _words(
+    model: Model,
+    card: Accelerator,
+    f: SglangFlags,
+    speculation: SglangSpeculation | None,
+    pool: _Pool,
+    length: int,
+    tokens: int,
+) -> tuple[str, ...]:
     name = model.weight_format.name if f.kv_cache_dtype == "auto" else f.kv_cache_dtype
 
-    def line(c: Cells, prefix: str = "") -> str:
-        rows = tokens + f.page_size
-        k, v = rows * c.full_k / GIB, rows * c.full_v / GIB
-        sizes = f"KV size: {k:.2f} GB" if c.latent else f"K size: {k:.2f} GB, V size: {v:.2f} GB"
-        return f"{prefix}KV Cache is allocated. dtype: torch.{name}, #tokens: {tokens}, {sizes}"
+    def line(k: float, v: float, latent: bool, prefix: str = "", held: int = tokens) -> str:
+        k, v = ((held + f.page_size) * x / GIB for x in (k, v))
+        sizes = f"KV size: {k:.2f} GB" if latent else f"K size: {k:.2f} GB, V size: {v:.2f} GB"
+        return f"{prefix}KV Cache is allocated. dtype: torch.{name}, #tokens: {held}, {sizes}"
 
     lines = []
-    if pool.window_tokens:
-        lines.append(
-            f"Use sliding window memory pool. full_layer_tokens={tokens}, swa_layer_tokens={pool.window_tokens}"
-        )
-    lines.append(line(pool.target, "Full " if pool.window_tokens else ""))
+    target, window_tokens = pool.target, pool.window_tokens
+    if window_tokens:
+        lines.append(f"Use sliding window memory pool. full_layer_tokens={tokens}, swa_layer_tokens={window_tokens}")
+        lines.append(line(target.full_k, target.full_v, target.latent, "Full "))
+        lines.append(line(target.window_k, target.window_v, latent=False, prefix="SWA ", held=window_tokens))
+    else:
+        k, v = target.full_k + target.window_k, target.full_v + target.window_v
+        lines.append(line(k, v, target.latent))
     if pool.draft is not None:
-        lines.append(line(pool.draft))
-    running = f.max_running_requests or min(max(2048, min(int(tokens / length * 512), 4096)), tokens // 2)
-    lines.append(f"max_total_num_tokens={tokens}, max_running_requests={running}, context_len={length}")
+        own = pool.draft
+        lines.append(line(own.full_k + own.window_k, own.full_v + own.window_v, own.latent))
+    running = running_requests(f, speculation, tokens, length, pool.slots)
+    chunk = f.chunked_prefill_size or _tier(card.memory_driver_bytes or 0.0, f.tp)[0]
+    lines.append(
+        f"max_total_num_tokens={tokens}, chunked_prefill_size={chunk}, max_prefill_tokens={MAX_PREFILL_TOKENS}, "
+        f"max_running_requests={running}, context_len={length}"
+    )
     return tuple(lines)

@@ -91,6 +91,32 @@ def test_windows_get_a_pool_of_their_own() -> None:
     assert found.log_lines[0].startswith("Use sliding window memory pool. full_layer_tokens=")
     full, windowed = (int(x) for x in re.findall(r"tokens=(\d+)", found.log_lines[0]))
     assert windowed == int(full * 0.8) // 64 * 64
+    assert f"Full KV Cache is allocated. dtype: torch.bfloat16, #tokens: {full}, " in found.log_lines[1]
+    assert f"SWA KV Cache is allocated. dtype: torch.bfloat16, #tokens: {windowed}, " in found.log_lines[2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "algorithm", "running"),
+    [
+        (SglangFlags(), None, 2048),
+        (SglangFlags(context_length=8192), None, 4096),
+        (SglangFlags(max_running_requests=300), None, 300),
+        (SglangFlags(max_total_tokens=400, max_running_requests=300), None, 200),
+        (SglangFlags(), "NGRAM", 48),
+        (SglangFlags(max_running_requests=64), "NGRAM", 64),
+    ],
+)
+def test_running_requests_as_the_log_states_them(flags: SglangFlags, algorithm: str | None, running: int) -> None:
+    speculation = None if algorithm is None else sglang_speculation(algorithm)
+    line = predict_sglang(load_model("llama3.1-8b"), H100, flags, speculation).log_lines[-1]
+    assert f"max_running_requests={running}, " in line
+    assert "chunked_prefill_size=8192, max_prefill_tokens=16384, " in line
+
+
+def test_recurrent_states_cap_the_running_requests() -> None:
+    found = predict_sglang(load_model("qwen3.6-27b"), H100, SglangFlags(mem_fraction_static=0.9, context_length=8192))
+    slots = int(found.extra["state_slots"])
+    assert f"max_running_requests={slots // 3}, " in found.log_lines[-1]
 
 
 def test_recurrent_states_come_first_and_a_draft_multiplies_them() -> None:

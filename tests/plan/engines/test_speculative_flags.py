@@ -94,6 +94,8 @@ def test_eagle_may_run_on_one_rank() -> None:
         ({"algorithm": "EAGLE", "num_steps": 3, "eagle_topk": 1}, 4),
         ({"algorithm": "NEXTN", "num_draft_tokens": 6}, 6),
         ({"algorithm": "STANDALONE", "draft_model": "x", "num_steps": 4}, 5),
+        ({"algorithm": "DFLASH", "draft_model": "x", "num_steps": 4}, 16),
+        ({"algorithm": "DSPARK", "draft_model": "x"}, 8),
     ],
 )
 def test_sglang_counts_verified_positions(arguments: dict[str, object], tokens: int) -> None:
