@@ -36,6 +36,7 @@ _LLAMA_TOTAL: Final = re.compile(
     r"#gen tokens = +(\d+), #acc tokens = +(\d+)"
     rf"(?:, #mean acc len = +{_NUMBER}, #acc rate/pos = \(([\d., ]*)\))?"
 )
+_LLAMA_TOOL: Final = re.compile(r"\b(n_drafted|n_accept|n_predict) += (\d+)\s*$")
 _LLAMA_EVAL: Final = re.compile(r"(?<!prompt )eval time = +[\d.]+ ms / +(\d+) (?:tokens|runs)")
 
 
@@ -71,36 +72,22 @@ def read_log(lines: Iterable[str], origin: str) -> list[Observation]:
     InputError
         If no line speaks of speculation.
     """
-    vllm = _VllmLines()
+    vllm, llama, arguments = _VllmLines(), _LlamaLines(), _SglangArguments()
     sglang: list[tuple[int, float, float | None]] = []
-    slots: list[_Line] = []
-    totals: dict[str, re.Match[str]] = {}
-    arguments = _SglangArguments()
-    tokens = requests = 0
     for line in lines:
         if any(mark in line for mark in _VLLM_MARKS):
             vllm.add(line)
         elif "accept len" in line and (m := _SGLANG.search(line)):
             rate = float(m[3]) if m[3] else None
             sglang.append((int(m[1]), float(m[2]), rate))
-        elif "draft acceptance" in line and (m := _LLAMA_SLOT.search(line)):
-            slots.append(
-                _Line(
-                    mean_length=float(m[4] or "nan"), accepted=int(m[2]), drafted=int(m[3]), rates=tuple(_rates(m[5]))
-                )
-            )
-        elif "statistics" in line and (m := _LLAMA_TOTAL.search(line)):
-            totals[m[1]] = m
-        elif "eval time" in line and (m := _LLAMA_EVAL.search(line)):
-            tokens, requests = tokens + int(m[1]), requests + 1
         elif "speculative_num_draft_tokens=" in line:
             arguments.add(line)
+        else:
+            llama.add(line)
     out = vllm.observations(origin)
     if sglang:
         out.append(_sglang(sglang, arguments.width, arguments.chain, origin))
-    out += list(_llamacpp_totals(totals, origin))
-    if slots and not totals:
-        out.append(_llamacpp_slots(slots, tokens, requests, origin))
+    out += llama.observations(origin)
     if not out:
         raise InputError(
             f"{origin}: no line speaks of speculation; expected 'SpecDecoding metrics:' (vLLM), "
@@ -127,6 +114,37 @@ class _VllmLines:
     def observations(self, origin: str) -> list[Observation]:
         found = [_vllm(self.intervals, self.seen, origin)] if self.seen else []
         return found if self.v0 is None else [*found, _vllm_v0(self.v0, origin)]
+
+
+@dataclass(slots=True)
+class _LlamaLines:
+    """What the lines of llama.cpp add up to so far: requests, totals by kind of draft, counters of a tool."""
+
+    slots: list[_Line] = field(default_factory=list)
+    totals: dict[str, re.Match[str]] = field(default_factory=dict)
+    tool: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    requests: int = 0
+
+    def add(self, line: str) -> None:
+        if "draft acceptance" in line and (m := _LLAMA_SLOT.search(line)):
+            rates = tuple(_rates(m[5]))
+            self.slots.append(
+                _Line(mean_length=float(m[4] or "nan"), accepted=int(m[2]), drafted=int(m[3]), rates=rates)
+            )
+        elif "statistics" in line and (m := _LLAMA_TOTAL.search(line)):
+            self.totals[m[1]] = m
+        elif "eval time" in line and (m := _LLAMA_EVAL.search(line)):
+            self.tokens, self.requests = self.tokens + int(m[1]), self.requests + 1
+        elif "n_" in line and (m := _LLAMA_TOOL.search(line)):
+            self.tool[m[1]] = int(m[2])
+
+    def observations(self, origin: str) -> list[Observation]:
+        if self.totals:
+            return list(_llamacpp_totals(self.totals, origin))
+        if self.slots:
+            return [_llamacpp_slots(self.slots, self.tokens, self.requests, origin)]
+        return [_llamacpp_tool(self.tool, origin)] if {"n_drafted", "n_accept"} <= self.tool.keys() else []
 
 
 @dataclass(slots=True)
@@ -380,6 +398,45 @@ def _llamacpp_totals(totals: dict[str, re.Match[str]], origin: str) -> Iterator[
             notes=("the last cumulative line since the server's start was used",)
             + (() if len(totals) == 1 else ("several kinds draft in turn: all steps cannot be told for one of them",)),
         )
+
+
+def _llamacpp_tool(tool: dict[str, int], origin: str) -> Observation:
+    """Counters that llama.cpp's command-line tools print at their end."""
+    drafted, accepted, tokens = tool["n_drafted"], tool["n_accept"], tool.get("n_predict")
+    steps = None if tokens is None or tokens < accepted else tokens - accepted
+    return Observation(
+        engine="llama.cpp",
+        origin=origin,
+        source="llama.cpp",
+        tally=checked(
+            replace(
+                UNKNOWN,
+                steps=steps,
+                emitted_tokens=None if steps is None else tokens,
+                drafted_tokens=drafted,
+                verified_tokens=drafted,
+                accepted_tokens=accepted,
+            )
+        ),
+        translations=(
+            Translation(name="n_drafted", value=drafted, meaning="draft tokens verified", ours="drafted_tokens"),
+            Translation(name="n_accept", value=accepted, meaning="accepted, bonus excluded", ours="accepted_tokens"),
+            *(
+                ()
+                if steps is None
+                else (
+                    Translation(
+                        name="n_predict",
+                        value=tokens or 0,
+                        meaning="tokens emitted; each pass emits one of its own",
+                        ours="emitted_tokens; steps = this - n_accept",
+                        kind="derived",
+                    ),
+                )
+            ),
+        ),
+        notes=("these counters do not say how many drafts there were: alpha is bounded, not known",),
+    )
 
 
 def _llamacpp_slots(lines: list[_Line], tokens: int, requests: int, origin: str) -> Observation:

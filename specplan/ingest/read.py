@@ -1,6 +1,7 @@
 """What an engine left somewhere, told apart by its shape: an address, a metrics page, a log, a result, responses."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
 from specplan.records.lines import DECODE_ERRORS, BrokenLog, open_binary, peek, read_lines
 
+_HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+(/|$)")
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20
 _LOG_MARKS: Final = ("SpecDecoding metrics:", "Speculative metrics:", "Decode batch", "draft acceptance", "#gen drafts")
 
@@ -55,6 +57,8 @@ def read_origin(
 def _read(origin: str, before: str | None, interval_s: float | None, timeout_s: float) -> list[Observation]:
     if is_url(origin):
         return _read_url(origin, before, interval_s, timeout_s)
+    if not Path(origin).exists() and _HOST_AND_PORT.match(origin):
+        raise InputError(f"{origin}: no such file; for an engine's address write http://{origin}")
     if interval_s is not None:
         raise InputError(f"{origin} is a file; --interval scrapes an address twice, --before compares two files")
     path = Path(origin)

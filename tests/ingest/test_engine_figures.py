@@ -490,6 +490,23 @@ def test_intervals_without_a_draft_are_no_figures() -> None:
         read_log(["SpecDecoding metrics: Draft acceptance rate: nan%, Accepted: 0 tokens, Drafted: 0 tokens"], "log")
 
 
+def test_counters_of_llamacpps_tools() -> None:
+    log = (
+        "decoded  203 tokens in    2.500 seconds, speed:   81.200 t/s\nn_draft   = 16\nn_predict = 203\n"
+        "n_drafted = 267\nn_accept  = 171\naccept    = 64.045%\n"
+    )
+    (seen,) = read_log(log.splitlines(), "log")
+    assert seen.tally is not None
+    assert (seen.tally.drafted_tokens, seen.tally.accepted_tokens, seen.tally.emitted_tokens) == (267, 171, 203)
+    assert seen.tally.steps == 32  # each pass emits one token of its own
+    assert seen.tally.drafts is None
+
+
+def test_an_address_without_its_scheme_is_told_from_a_file() -> None:
+    with pytest.raises(InputError, match="write http://localhost:8000/metrics"):
+        read_origin("localhost:8000/metrics")
+
+
 def test_a_log_without_speculation_says_what_was_expected() -> None:
     with pytest.raises(InputError, match="SpecDecoding metrics"):
         read_log(["INFO Application startup complete."], "log")
