@@ -14,7 +14,11 @@ def replay(
         [], "--grid", help="Sources with several values, such as ngram:min=1..5,max=5|8,k=3|5|7; the best is named."
     ),
     prompt_field: str = typer.Option(None, "--prompt-field", help="Field of the prompt (ids or text; a.b.c works)."),
-    response_field: str = typer.Option(None, "--response-field", help="Field of the response (ids or text)."),
+    response_field: str = typer.Option(
+        None,
+        "--response-field",
+        help="Field of the response (ids or text); by default what the steps emitted, where a trace has it.",
+    ),
     tag_field: str = typer.Option(None, "--tag-field", help="Field that groups the report. [default: kind or tag]"),
     id_field: str = typer.Option(None, "--id-field", help="Field of the request id. [default: id, request_id, ...]"),
     tokenizer: str = typer.Option(None, "--tokenizer", help="tokenizer.json or its folder, for text and chats."),
