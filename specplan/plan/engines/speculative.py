@@ -5,12 +5,14 @@ Source: vLLM 0.32.0 (`config/speculative.py`), SGLang 0.5.23 (`arg_groups/specul
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from specplan.errors import InputError
+from specplan.units import LARGEST_COUNT
 
 MTP_NAMES: Final = frozenset({
     "deepseek_mtp", "dots3_note_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp", "glm_ocr_mtp",
@@ -135,6 +137,7 @@ def parse_speculative_config(
         raise InputError(
             "--speculative-config: 'tensor_parallel_size' is not allowed; use 'draft_tensor_parallel_size'"
         )
+    _check_types(config)
     method = _method(config)
     tokens = _tokens(config, method, mtp_modules)
     draft_tp = _integer(config, "draft_tensor_parallel_size", least=1)
@@ -178,16 +181,73 @@ def _mapping(text: str | Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"--speculative-config is not JSON: {error.msg} at column {error.colno}: {text!r}") from None
+        raise InputError(
+            f"--speculative-config is not JSON: {error.msg} at column {error.colno}: {text[:80]!r}"
+        ) from None
+    except RecursionError:
+        raise InputError(f"--speculative-config is nested too deeply: {text[:80]!r}") from None
     if not isinstance(value, dict):
         raise InputError(f"--speculative-config must be a JSON object, got {text!r}")
     return value
 
 
+_STRINGS: Final = (
+    "method", "model", "revision", "code_revision", "quantization", "moe_backend", "attention_backend",
+    "kv_cache_dtype", "rejection_sample_method", "draft_sample_method", "load_format",
+)  # fmt: skip
+_FLAGS: Final = (
+    "enforce_eager", "disable_padded_drafter_batch", "disable_eagle_block_drop", "use_local_argmax_reduction",
+    "use_heterogeneous_vocab", "parallel_drafting", "enable_adaptive_verification", "index_share_for_mtp_iteration",
+)  # fmt: skip
+
+
+def _check_types(config: Mapping[str, Any]) -> None:
+    """Refuse values of another type than vLLM's fields have, and numbers outside what they may be."""
+    for name in _STRINGS:
+        if not isinstance(config.get(name, ""), str | None):
+            raise InputError(f"--speculative-config: {name} must be a string, got {config[name]!r}")
+    for name in _FLAGS:
+        if not isinstance(config.get(name), bool | None):
+            raise InputError(f"--speculative-config: {name} must be true or false, got {config[name]!r}")
+    _integer(config, "suffix_decoding_max_tree_depth", least=1)
+    _integer(config, "suffix_decoding_max_cached_requests", least=0)
+    _real(config, "suffix_decoding_max_spec_factor", 0, math.inf)
+    _real(config, "suffix_decoding_min_token_prob", 0, 1)
+    _schedule(config.get("num_speculative_tokens_per_batch_size"))
+
+
+def _schedule(ranges: Any) -> None:
+    """Check the draft lengths by batch: (first, last, k), from batch 1 on, one after the other."""
+    if ranges is None:
+        return
+    wrong = InputError(
+        "--speculative-config: num_speculative_tokens_per_batch_size must be a list of [first, last, k], the first "
+        f"from batch 1, none overlapping, k at least 0; got {json.dumps(ranges)[:80]}"
+    )
+    before = 0
+    if not isinstance(ranges, list) or not ranges:
+        raise wrong
+    for i, part in enumerate(ranges):
+        if not isinstance(part, list) or len(part) != 3 or any(type(x) is not int for x in part):
+            raise wrong
+        first, last, k = part
+        if first <= before or last < first or k < 0 or (i == 0 and first != 1):
+            raise wrong
+        before = last
+
+
+def _real(config: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+    value = config.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        bounds = f"at least {least:g}" if most == math.inf else f"in {least:g}..{most:g}"
+        raise InputError(f"--speculative-config: {name} must be a number {bounds}, got {value!r}")
+    return float(value)
+
+
 def _method(config: Mapping[str, Any]) -> str:
     method, model = config.get("method"), config.get("model")
-    if model is not None and not isinstance(model, str):
-        raise InputError(f"--speculative-config: model must be a string, got {model!r}")
     if method is None:
         if model is None:
             raise InputError("--speculative-config: give 'method' or 'model'")
@@ -249,14 +309,18 @@ def _rejection(config: Mapping[str, Any], tokens: int) -> None:
         raise InputError(
             "--speculative-config: give exactly one of synthetic_acceptance_rates and synthetic_acceptance_length"
         )
-    if length is not None and not 1 <= float(length) <= tokens + 1:
-        raise InputError(f"--speculative-config: synthetic_acceptance_length must lie in 1..{tokens + 1}, got {length}")
-    if rates is not None:
-        falling = all(a >= b for a, b in itertools.pairwise(rates))
-        if len(rates) != tokens or not falling or not all(0 <= r <= 1 for r in rates):
-            raise InputError(
-                f"--speculative-config: synthetic_acceptance_rates must be {tokens} rates in 0..1 that never rise"
-            )
+    _real(config, "synthetic_acceptance_length", 1, tokens + 1)
+    if rates is None:
+        return
+    if not (
+        isinstance(rates, list)
+        and len(rates) == tokens
+        and all(isinstance(r, int | float) and 0 <= r <= 1 for r in rates)
+        and all(a >= b for a, b in itertools.pairwise(rates))
+    ):
+        raise InputError(
+            f"--speculative-config: synthetic_acceptance_rates must be {tokens} rates in 0..1 that never rise"
+        )
 
 
 def _integer(config: Mapping[str, Any], name: str, *, least: int) -> int | None:
@@ -265,6 +329,8 @@ def _integer(config: Mapping[str, Any], name: str, *, least: int) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"--speculative-config: {name} must be a whole number of at least {least}, got {value!r}")
+    if value > LARGEST_COUNT:
+        raise InputError(f"--speculative-config: {name} must be at most {LARGEST_COUNT:,}")
     return value
 
 

@@ -303,6 +303,12 @@ def _draft_model(model: Model, speculation: Speculation | None, draft: Model | N
             f"the draft's vocabulary has {draft.vocab_size} entries, the target's {model.vocab_size}; vLLM needs equal "
             "sizes, or use_heterogeneous_vocab"
         )
+    limit = min(x for x in (draft.max_position, model.max_position, math.inf) if x is not None)
+    if speculation.max_model_len is not None and speculation.max_model_len > limit:
+        raise InputError(
+            f"--speculative-config: max_model_len {speculation.max_model_len} exceeds the {limit} of the draft or the "
+            "target"
+        )
     if speculation.quantization:
         draft = with_formats(draft, "auto", speculation.quantization)
     if speculation.method in HEADS and (draft.vocab_size, draft.hidden_size) == (model.vocab_size, model.hidden_size):

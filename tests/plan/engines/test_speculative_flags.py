@@ -73,6 +73,34 @@ REFUSED = [
         '"draft_sample_method": "probabilistic"}',
         "greedy drafts",
     ),
+    ('{"method": ["ngram"], "num_speculative_tokens": 3}', "method must be a string"),
+    ('{"model": 3, "num_speculative_tokens": 3}', "model must be a string"),
+    ('{"model": "a/b", "num_speculative_tokens": 3, "kv_cache_dtype": 3}', "kv_cache_dtype must be a string"),
+    ('{"model": "a/b", "num_speculative_tokens": 3, "quantization": 7}', "quantization must be a string"),
+    ('{"model": "a/b", "num_speculative_tokens": 3, "parallel_drafting": "yes"}', "true or false"),
+    ('{"method": "suffix", "suffix_decoding_min_token_prob": 7}', "in 0..1"),
+    ('{"method": "suffix", "suffix_decoding_max_spec_factor": -1}', "at least 0"),
+    ('{"method": "suffix", "suffix_decoding_max_cached_requests": -1}', "at least 0"),
+    ('{"method": "ngram", "num_speculative_tokens": 99999999999999999999}', "at most 1,000,000,000"),
+    ("[" * 100_000, "nested too deeply"),
+    *(
+        (
+            f'{{"method": "ngram", "num_speculative_tokens": 3, "rejection_sample_method": "synthetic", {more}}}',
+            words,
+        )
+        for more, words in (
+            ('"synthetic_acceptance_length": "a"', "a number in 1..4"),
+            ('"synthetic_acceptance_rates": 5', "3 rates"),
+            ('"synthetic_acceptance_rates": ["a", 1, 1]', "3 rates"),
+        )
+    ),
+    *(
+        (
+            f'{{"method": "ngram", "num_speculative_tokens": 3, "num_speculative_tokens_per_batch_size": {ranges}}}',
+            "list of .first, last, k.",
+        )
+        for ranges in ('"x"', "[]", "[[5, 2, 3]]", "[[2, 4, 3]]", "[[1, 4, 3], [4, 8, 1]]", "[[1, 2, -1]]")
+    ),
 ]
 
 
@@ -80,6 +108,14 @@ REFUSED = [
 def test_what_vllm_refuses(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_speculative_config(text, tp=4, max_model_len=8192, mtp_modules=2)
+
+
+def test_lengths_by_batch_may_leave_gaps_and_draft_nothing() -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 3}
+    ranges = [[1, 4, 3], [8, 64, 0]]
+    assert parse_speculative_config({**config, "num_speculative_tokens_per_batch_size": ranges}) == (
+        parse_speculative_config(config)
+    )
 
 
 def test_eagle_may_run_on_one_rank() -> None:
