@@ -29,6 +29,13 @@ def _index_bytes(index_dim: int) -> float:
     return index_dim * (1 + 4 / INDEX_BLOCK)
 
 
+def _latent_bytes(mixer: LatentAttention, kv: NumberFormat) -> float:
+    """Bytes of one cached latent; sparse attention's kernels read fp8 ones with scales and a 16-bit rotary part."""
+    if mixer.index_heads and kv.name == "fp8":
+        return mixer.kv_rank * (1 + 4 / INDEX_BLOCK) + 2 * mixer.rope_dim
+    return (mixer.kv_rank + mixer.rope_dim) * kv.bytes
+
+
 def _heads_bytes(mixer: Attention, kv: NumberFormat, tp: int) -> float:
     """Bytes of one token's keys and values in a layer on one rank."""
     heads = mixer.kv_heads / min(tp, mixer.kv_heads)
@@ -42,7 +49,7 @@ def _stored(mixer: Mixer | None, length: FloatArray, kv: NumberFormat, tp: int) 
             return _heads_bytes(mixer, kv, tp) * np.minimum(length, _limit(mixer))
         case LatentAttention():
             own_index = _index_bytes(mixer.index_dim) if mixer.index_heads and not mixer.index_shared else 0.0
-            kept = (mixer.kv_rank + mixer.rope_dim) * kv.bytes + own_index
+            kept = _latent_bytes(mixer, kv) + own_index
             return kept * np.minimum(length, mixer.window or np.inf)
         case CompressedAttention():
             vector = mixer.head_dim * kv.bytes
@@ -59,8 +66,7 @@ def _read(mixer: Mixer | None, length: FloatArray, kv: NumberFormat, tp: int) ->
             return _heads_bytes(mixer, kv, tp) * np.minimum(length, _limit(mixer))
         case LatentAttention(index_heads=indexers) if indexers:
             index = 0.0 if mixer.index_shared else _index_bytes(mixer.index_dim)
-            latent = (mixer.kv_rank + mixer.rope_dim) * kv.bytes
-            return latent * np.minimum(length, mixer.index_topk) + index * length
+            return _latent_bytes(mixer, kv) * np.minimum(length, mixer.index_topk) + index * length
         case CompressedAttention(rate=rate) if rate:
             vector = mixer.head_dim * kv.bytes
             entries = np.floor(length / rate)

@@ -118,6 +118,14 @@ def test_compressed_attention_keeps_a_window_and_one_entry_per_so_many_tokens() 
     assert kv_bytes_stored(only_window, 10_000) == kv_bytes_read(only_window, 10_000) == 128 * vector
 
 
+def test_sparse_attentions_fp8_latents_carry_scales_and_a_16_bit_rotary_part() -> None:
+    """656 bytes a token, as the engines' kernels read them, beside 132 of the index (fact: 61 layers x 64 x 788)."""
+    m, fp8 = stack(DSA), lookup("fp8")
+    assert kv_bytes_per_token(m, fp8) == 656 + 132
+    assert kv_bytes_read(m, 100_000, fp8) == 656 * 2048 + 132 * 100_000
+    assert kv_bytes_per_token(stack(dataclasses.replace(DSA, index_heads=0, index_dim=0)), fp8) == 576
+
+
 def test_layers_that_share_an_index_keep_no_keys_of_their_own() -> None:
     shared = stack(dataclasses.replace(DSA, index_shared=True))
     assert kv_bytes_per_token(shared) == 576 * 2
