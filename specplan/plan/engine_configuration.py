@@ -88,6 +88,12 @@ def draft_checkpoint(source: StepSource) -> str | None:
     return source.name if source.is_model else None  # a trained head, named by its path
 
 
+def prediction_modules(setting: Setting, source: StepSource) -> int:
+    """Prediction modules that vLLM takes turns with: beyond their number it drafts only multiples of it."""
+    cut_from_target = source.kind == "mtp" and setting.on.engine.name == "vllm"
+    return max(len(setting.target.mtp_layers), 1) if cut_from_target else 1
+
+
 def configure(
     setting: Setting, source: StepSource, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
 ) -> Configuration:
@@ -108,10 +114,12 @@ def _vllm(
     configuration: dict[str, Any] = {"method": method}
     if names.draft is not None:
         configuration["model"] = names.draft
-    configuration["num_speculative_tokens"] = max(longest, 1)
+    modules = prediction_modules(setting, source)
+    configured = longest if longest <= modules else -(-longest // modules) * modules
+    configuration["num_speculative_tokens"] = max(configured, 1)
     if source.kind == "model":
         configuration["draft_tensor_parallel_size"] = setting.on.tp
-    if dynamic and len(ranges) > 1:
+    if dynamic and (len(ranges) > 1 or configured > longest):
         configuration["num_speculative_tokens_per_batch_size"] = [[r.first, r.last, r.kappa] for r in ranges]
     environment = {"VLLM_USE_V2_MODEL_RUNNER": "0"} if source.kind == "ngram-host" else {}
     command = ["vllm", "serve", names.target]
@@ -136,7 +144,8 @@ def _sglang(
     command = ["python", "-m", "sglang.launch_server", "--model-path", names.target, "--tp-size", str(setting.on.tp)]
     command += ["--max-running-requests", str(last)]
     if setting.kv_format is not None:
-        command += ["--kv-cache-dtype", setting.kv_format.name]
+        # SGLang knows fp8 by its layout of bits only.
+        command += ["--kv-cache-dtype", {"fp8": "fp8_e4m3"}.get(setting.kv_format.name, setting.kv_format.name)]
     if longest == 0:
         return Configuration(command=tuple(command))
     nodes = source.nodes or longest + 1

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from specplan.plan.engine_configuration import (
     configure,
     draft_checkpoint,
     engine_warnings,
+    prediction_modules,
 )
 from specplan.plan.measured_steps import MeasuredTable
 from specplan.plan.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, sequences_left, times
@@ -161,6 +162,7 @@ def schedule(
     placed = on_engine(source, target, engine)
     if placed.model is not None:
         require_ranks(placed.model, tp)
+    setting = _whole_turns(setting, placed)
     of = loads(target, placed, tp, kv_format)
     fitting = sequences_left(setting, placed, contexts[0])
     last = max_batch if max_batch is not None else min(max(fitting, 1), MAX_BATCH)
@@ -191,6 +193,20 @@ def schedule(
         ),
         warnings=tuple(warnings),
     )
+
+
+def _whole_turns(setting: Setting, source: StepSource) -> Setting:
+    """The setting with a longest draft that vLLM takes of several prediction modules: their number or multiples."""
+    modules = prediction_modules(setting, source)
+    longest = most_kappa(source, setting.max_kappa)
+    if longest <= modules or longest % modules == 0:
+        return setting
+    if source.kappa is not None:
+        raise InputError(
+            f"source {source.text!r}: vLLM drafts at most {modules} tokens with the {modules} prediction modules of "
+            f"{setting.target.name}, or a multiple of {modules}"
+        )
+    return replace(setting, max_kappa=longest - longest % modules)
 
 
 def _is_dynamic(source: StepSource, engine: str) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specplan.errors import InputError
 from specplan.plan.engine_configuration import HEAD_PATH, checkpoint
+from specplan.plan.engines.speculative import parse_speculative_config
 from specplan.plan.schedule import ScheduleReport, _steady, schedule
 from specplan.plan.step_setting import Setting, times
 from specplan.plan.step_source import NO_SOURCE, StepSource, loads
@@ -19,6 +20,7 @@ from specplan.plan.step_source_text import parse_step_source
 from specplan.plan.step_time import machine
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.values.formats import lookup
 
 TARGET, DRAFT = load_model("llama3.1-8b"), load_model("llama3.2-1b")
 H100 = load_accelerator("h100-sxm")
@@ -176,6 +178,28 @@ def test_a_trained_heads_path_must_be_filled_in():
     assert HEAD_PATH in report.configuration.line
     assert any(HEAD_PATH in w for w in report.warnings)
     assert HEAD_PATH not in schedule(TARGET, H100, EAGLE, draft_path="org/head").configuration.line
+
+
+@pytest.mark.parametrize("alpha", [".3", ".6", ".9"])
+@pytest.mark.parametrize("max_kappa", [2, 4, 8])
+def test_several_prediction_modules_draft_in_whole_turns(alpha: str, max_kappa: int):
+    """vLLM refuses 8 tokens of 3 modules."""
+    target = load_model("step-3.7-flash")
+    source = parse_step_source(f"mtp:alpha={alpha}")
+    report = schedule(target, load_accelerator("h200"), source, tp=8, max_kappa=max_kappa, max_batch=256)
+    longest = max(kappas(report))
+    assert longest <= max_kappa
+    if longest:
+        parsed = parse_speculative_config(report.configuration.settings, tp=8, mtp_modules=3)
+        assert parsed.num_speculative_tokens >= longest
+    with pytest.raises(InputError, match="a multiple of 3"):
+        schedule(target, load_accelerator("h200"), parse_step_source(f"mtp:alpha={alpha},k=5"), tp=8)
+
+
+def test_sglang_names_fp8_by_its_bits():
+    report = schedule(TARGET, H100, EAGLE, engine="sglang", kv_format=lookup("fp8"), max_batch=8)
+    words = list(report.configuration.command)
+    assert words[words.index("--kv-cache-dtype") + 1] == "fp8_e4m3"
 
 
 def test_sampling_warns_that_alpha_is_another_quantity():
