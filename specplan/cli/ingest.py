@@ -35,7 +35,7 @@ def ingest(
     from specplan.ingest.read import read_origin
     from specplan.ingest.summary import ingested
     from specplan.plan.pricing import Pair
-    from specplan.records.files import StepWriter
+    from specplan.records.files import StepWriter, refuse_overwrite
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
 
@@ -52,6 +52,7 @@ def ingest(
         raise InputError("--draft and --c price a draft beside a target; give --target too")
     if before is not None and len(origins) > 1:
         raise InputError("--before is an earlier scrape of one address or file; give one of them")
+    refuse_overwrite([None if records is None else Path(records)], [Path(origin) for origin in origins])
     observed = [
         o for origin in origins for o in read_origin(origin, before=before, interval_s=interval, timeout_s=timeout)
     ]

@@ -46,7 +46,10 @@ def fetch_text(url: str, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTE
     """
     if not 0 < timeout_s <= 3600:
         raise InputError(f"--timeout {timeout_s:g}: expected seconds between 0 and 3600")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InputError(f"{url} is no address; write http://HOST:PORT/metrics") from None
     try:
         host, port = parts.hostname, parts.port
     except ValueError:

@@ -17,7 +17,7 @@ from specplan.ingest.prometheus import ENGINE_PREFIXES, between, observations, p
 from specplan.ingest.responses import read_responses, read_server_info, read_step_records, server_info
 from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
-from specplan.records.lines import DECODE_ERRORS, BrokenLog, open_binary, peek, read_lines
+from specplan.records.lines import DECODE_ERRORS, BrokenLog, is_there, open_binary, peek, read_lines
 
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+(/|$)")
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20
@@ -57,7 +57,7 @@ def read_origin(
 def _read(origin: str, before: str | None, interval_s: float | None, timeout_s: float) -> list[Observation]:
     if is_url(origin):
         return _read_url(origin, before, interval_s, timeout_s)
-    if not Path(origin).exists() and _HOST_AND_PORT.match(origin):
+    if not is_there(Path(origin)) and _HOST_AND_PORT.match(origin):
         raise InputError(f"{origin}: no such file; for an engine's address write http://{origin}")
     if interval_s is not None:
         raise InputError(f"{origin} is a file; --interval scrapes an address twice, --before compares two files")

@@ -51,6 +51,8 @@ def ingested(
     """
     if batch is not None and batch < 1:
         raise InputError(f"--batch {batch}: must be at least 1")
+    if c is not None and not 0 <= c < float("inf"):
+        raise InputError(f"--c {c:g}: a cost ratio is at least 0")
     out = []
     for seen in observed:
         measured = summarise(seen.tally, source=seen.source, means=seen.means)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from specplan.errors import InputError
-from specplan.records.lines import BrokenLog, read_lines
+from specplan.records.lines import BrokenLog, is_there, read_lines
 from specplan.records.step import StepRecord
 
 SCHEMA: Final = "specplan-steps/1"
@@ -99,6 +99,17 @@ def _check_schema(head: Mapping[str, Any], path: Path) -> None:
         raise InputError(f"{path} has schema {head['schema']!r}, this version reads {SCHEMA!r}")
 
 
+def refuse_overwrite(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
+    """Raise `InputError` where a file to write is one that is read.
+
+    >>> refuse_overwrite([None, Path("steps.jsonl")], [Path("trace.jsonl")])
+    """
+    read = [path for path in inputs if is_there(path)]
+    for output in outputs:
+        if output is not None and is_there(output) and any(output.samefile(path) for path in read):
+            raise InputError(f"{output} is read by this command; name another file to write")
+
+
 class StepWriter:
     """Writes step records as they come, into ``PATH.partial``; the file gets its name when it is whole.
 
@@ -132,9 +143,11 @@ class StepWriter:
         self.done: set[tuple[str, str]] = set()
         head = {"schema": SCHEMA, "inputs": dict(inputs)}
         kept: list[str] = []
-        if resume and self.partial.exists():
+        if resume and is_there(self.partial):
             kept = self._take_up(head)
         fresh = self.partial.with_name(self.partial.name + ".new")
+        if is_there(path) and path.is_dir():
+            raise InputError(f"cannot write {path}: it is a folder")
         try:
             fresh.write_text("\n".join([json.dumps(head), *kept]) + "\n", encoding="utf-8")
             fresh.replace(self.partial)
@@ -175,10 +188,13 @@ class StepWriter:
 
     def commit(self) -> None:
         """Give the file its name; it is whole."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self.partial.replace(self.path)
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self.partial.replace(self.path)
+        except OSError as error:
+            raise InputError(f"cannot write {self.path}: {error.strerror or error}") from None
 
     def __enter__(self) -> Self:
         return self

@@ -120,6 +120,18 @@ class _ZstdStream(io.RawIOBase):
         return size
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file or folder of this name exists; a name that none can have (too long) is not there.
+
+    >>> is_there(Path("a" * 5000))
+    False
+    """
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def open_binary(path: Path) -> IO[bytes]:
     """Open a plain, gzip or zstandard file for reading; the compression is told by the first bytes, not by the name.
 
@@ -135,6 +147,8 @@ def open_binary(path: Path) -> IO[bytes]:
         magic = raw.peek(4)[:4]
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:  # a null byte in the name
+        raise InputError(f"cannot read {str(path)!r}: {error}") from None
     if magic.startswith(_GZIP):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
     if magic == _ZSTD:

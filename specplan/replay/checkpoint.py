@@ -10,7 +10,7 @@ from typing import IO, Any, Final, Self
 import numpy as np
 
 from specplan.errors import InputError
-from specplan.records.lines import BrokenLine, BrokenLog, read_lines
+from specplan.records.lines import BrokenLine, BrokenLog, is_there, read_lines
 from specplan.records.tally import Clusters, Tally
 from specplan.replay.counts import COLUMNS
 from specplan.replay.shards import BatchResult, Counted
@@ -67,7 +67,7 @@ class Checkpoint:
         if self.path is None:
             return self
         kept: list[str] = []
-        if self.path.exists():
+        if is_there(self.path):
             kept = self._take_up(self.path)
         fresh = self.path.with_name(self.path.name + ".new")
         try:
@@ -92,6 +92,8 @@ class Checkpoint:
             except ValueError:
                 row = None
             if number == 1:
+                if not isinstance(row, dict) or row.get("schema") != SCHEMA:
+                    raise InputError(f"{path} is no checkpoint of a replay; name another file for it")
                 if row != self._head:
                     raise InputError(
                         f"the checkpoint {path} belongs to another replay (options or files differ); "

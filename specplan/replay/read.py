@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, MissingExtraError
-from specplan.records.lines import DECODE_ERRORS, MAX_LINE_BYTES, BrokenLog, open_binary, peek, read_lines
+from specplan.records.lines import DECODE_ERRORS, MAX_LINE_BYTES, BrokenLog, is_there, open_binary, peek, read_lines
 from specplan.replay.requests import RecordedRequest, TokenArray, token_ids
 from specplan.replay.shapes import Encoder, Fields, Json, NoTokenizerError, id_of, pairs, tag_of
 
@@ -278,11 +278,11 @@ def find_files(patterns: Iterable[str]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
-        path = SHIPPED.get(pattern, Path(pattern)) if not Path(pattern).exists() else Path(pattern)
-        if path.is_file():
+        path = Path(pattern) if is_there(Path(pattern)) else SHIPPED.get(pattern, Path(pattern))
+        if is_there(path) and path.is_file():
             found[path] = None
             continue
-        if path.is_dir():
+        if is_there(path) and path.is_dir():
             raise InputError(f"{pattern} is a folder; name its files, for example '{pattern}/*.jsonl'")
         matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - absolute patterns, which Path.glob refuses
         files = [Path(m) for m in matches if Path(m).is_file()]

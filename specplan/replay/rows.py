@@ -8,6 +8,7 @@ from typing import IO, Self
 
 from specplan.errors import InputError
 from specplan.propose.spelling import TokenSource
+from specplan.records.lines import is_there
 from specplan.replay.counts import COLUMNS, IntArray
 
 
@@ -44,6 +45,8 @@ class RequestRows:
 
     def __enter__(self) -> Self:
         if self.path is not None:
+            if is_there(self.path) and self.path.is_dir():
+                raise InputError(f"cannot write {self.path}: it is a folder")
             try:
                 self._file = self._partial(self.path).open("w", encoding="utf-8")
             except OSError as error:
@@ -54,6 +57,9 @@ class RequestRows:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None and self.path is not None:
-            self._file.close()
-            if kind is None:
-                self._partial(self.path).replace(self.path)
+            try:
+                self._file.close()
+                if kind is None:
+                    self._partial(self.path).replace(self.path)
+            except OSError as failure:
+                raise InputError(f"cannot write {self.path}: {failure.strerror or failure}") from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from specplan.errors import InputError
 from specplan.propose.spelling import TokenSource
-from specplan.records.files import StepWriter
+from specplan.records.files import StepWriter, refuse_overwrite
 from specplan.records.lines import BrokenLog
 from specplan.records.tally import EMPTY, Tally
 from specplan.replay.checkpoint import Checkpoint
@@ -174,6 +174,7 @@ def run(
     InputError
         If the trace holds no request, or a file cannot be read.
     """
+    refuse_overwrite((checkpoint, per_request, records), plan.paths)
     work = runner or Here()
     alone = tuple(s for s in plan.sources if not s.shares_store)
     shared = tuple(s for s in plan.sources if s.shares_store)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from specplan.errors import InputError, MissingExtraError
+from specplan.records.lines import is_there
 from specplan.replay.requests import TokenArray
 
 Message = dict[str, str]
@@ -38,7 +39,7 @@ class TextEncoder:
             import tokenizers
         except ModuleNotFoundError:
             raise MissingExtraError("tokenizers", extra="replay") from None
-        file = path / "tokenizer.json" if path.is_dir() else path
+        file = path / "tokenizer.json" if is_there(path) and path.is_dir() else path
         try:
             text = file.read_text(encoding="utf-8")
             self._tokenizer = tokenizers.Tokenizer.from_str(text)

@@ -106,6 +106,19 @@ def test_replay_alert_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture
         (("ingest", "http://127.0.0.1:1/metrics", "--timeout", "1"), "cannot read"),
         (("ingest", METRICS, "--interval", "1"), "--interval"),
         (("ingest", METRICS, "--batch", "0", "--target", "llama3-8b"), "--batch 0"),
+        (("ingest", METRICS, "--c", "-1", "--target", "llama3-8b"), "--c -1"),
+        (("ingest", METRICS, "--c", "nan", "--target", "llama3-8b"), "--c nan"),
+        (("ingest", METRICS, "--records", METRICS), "name another file"),
+        # names that no file can have
+        (("replay", "a" * 300, "-s", "suffix"), "no file matches"),
+        (("replay", "smollm2", "-s", "suffix", "--records", "a" * 300), "cannot write"),
+        (("replay", "smollm2", "-s", "suffix", "--per-request", "a" * 300), "cannot write"),
+        (("replay", "smollm2", "-s", "suffix", "--checkpoint", "a" * 300), "cannot write"),
+        (("replay", "smollm2", "-s", "suffix", "--tokenizer", "a" * 300), "cannot read"),
+        (("ingest", "a" * 300), "cannot read"),
+        (("ingest", METRICS, "--before", "a" * 300), "cannot read"),
+        (("ingest", METRICS, "--records", "a" * 300), "cannot write"),
+        (("ingest", "a\0b"), "null byte"),
     ],
 )
 def test_wrong_calls_are_one_line_and_exit_with_2(

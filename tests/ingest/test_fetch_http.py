@@ -139,7 +139,9 @@ def test_a_time_that_is_none_is_refused(seconds: float) -> None:
         fetch_text("http://127.0.0.1:1/metrics", timeout_s=seconds)
 
 
-@pytest.mark.parametrize("url", ["http://", "http://127.0.0.1:99999/metrics", "http://127.0.0.1:1/metrics"])
+@pytest.mark.parametrize(
+    "url", ["http://", "http://[::1", "http://127.0.0.1:99999/metrics", "http://127.0.0.1:1/metrics"]
+)
 def test_addresses_that_nobody_answers_say_so(url: str) -> None:
-    with pytest.raises(InputError, match=r"names no host|port|cannot read"):
+    with pytest.raises(InputError, match=r"names no host|no address|port|cannot read"):
         fetch_text(url, timeout_s=2)

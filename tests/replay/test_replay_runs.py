@@ -165,6 +165,26 @@ def test_a_checkpoint_of_another_replay_is_refused(trace: tuple[Path, ...], tmp_
         run(ReplayPlan(paths=trace, sources=SOURCES[:1]), TraceReader(), checkpoint=tmp_path / "c")
 
 
+def test_a_file_that_is_no_checkpoint_is_left_alone(trace: tuple[Path, ...], tmp_path: Path) -> None:
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text('{"mine": 1}\n')
+    with pytest.raises(InputError, match="no checkpoint of a replay"):
+        run(ReplayPlan(paths=trace, sources=SOURCES[:1]), TraceReader(), checkpoint=notes)
+    assert notes.read_text() == '{"mine": 1}\n'
+
+
+@pytest.mark.parametrize("output", ["checkpoint", "per_request", "records"])
+def test_neither_the_trace_nor_a_folder_is_written_over(trace: tuple[Path, ...], tmp_path: Path, output: str) -> None:
+    plan, before = ReplayPlan(paths=trace, sources=SOURCES[:1]), trace[0].read_text()
+    (tmp_path / "link").symlink_to(trace[0])
+    for path in (trace[0], tmp_path / "link"):
+        with pytest.raises(InputError, match="name another file"):
+            run(plan, TraceReader(), **{output: path})
+    with pytest.raises(InputError, match=r"folder|directory"):
+        run(plan, TraceReader(), **{output: tmp_path})
+    assert trace[0].read_text() == before
+
+
 def test_rows_per_request_add_up(trace: tuple[Path, ...], tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     result = run(ReplayPlan(paths=trace, sources=SOURCES), TraceReader(), per_request=path)
