@@ -166,6 +166,8 @@ def schedule(
     of = loads(target, placed, tp, kv_format)
     fitting = sequences_left(setting, placed, contexts[0])
     last = max_batch if max_batch is not None else min(max(fitting, 1), MAX_BATCH)
+    if engine == "sglang" and source.kind == "ngram" and source.kappa is None and source.nodes is None:
+        placed = _best_budget(setting, source, of, contexts[0], last)
     dynamic = _is_dynamic(placed, engine)
     schedules = tuple(_schedule(setting, placed, of, context, last, margin, dynamic) for context in contexts)
     names = Checkpoints(target=target_path or checkpoint(target), draft=draft_path or draft_checkpoint(placed))
@@ -207,6 +209,13 @@ def _whole_turns(setting: Setting, source: StepSource) -> Setting:
             f"{setting.target.name}, or a multiple of {modules}"
         )
     return replace(setting, max_kappa=longest - longest % modules)
+
+
+def _best_budget(setting: Setting, source: StepSource, of: Loads, context: int, last: int) -> StepSource:
+    """SGLang's n-gram with the node budget that serves the batches best: every step verifies all of it."""
+    lengths = range(1, most_kappa(source, setting.max_kappa) + 1)
+    budgets = [on_engine(replace(source, kappa=k, nodes=k + 1), setting.target, "sglang") for k in lengths]
+    return max(budgets, key=lambda s: _schedule(setting, s, of, context, last, 0.0, dynamic=False).fixed_speedup)
 
 
 def _is_dynamic(source: StepSource, engine: str) -> bool:
@@ -306,6 +315,8 @@ def _warnings(schedules: Sequence[ContextSchedule], names: Checkpoints) -> list[
         )
     if names.draft == HEAD_PATH:
         found.append(f"replace {HEAD_PATH} by the checkpoint of a trained head (--draft-path)")
+    if any(r.kappa for s in schedules for r in s.ranges) and all(s.speedup < 1 for s in schedules):
+        found.append("this length loses against plain decoding over the batches taken together")
     if all(r.kappa == 0 for s in schedules for r in s.ranges):
         found.append("no draft length pays at any batch: the command serves without speculation")
     return found

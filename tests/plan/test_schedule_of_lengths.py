@@ -168,9 +168,25 @@ def test_sglang_adapts_only_eagle_and_ngram_verifies_its_node_budget():
     assert "STANDALONE" in model.configuration.command
     ngram = schedule(TARGET, H100, NGRAM, engine="sglang")
     words = list(ngram.configuration.command)
-    assert words[words.index("--speculative-num-draft-tokens") + 1] == "12"
+    assert words[words.index("--speculative-num-draft-tokens") + 1] == str(kappas(ngram)[0] + 1)
     assert "--speculative-num-steps" not in words
     assert any("full node budget" in w for w in ngram.warnings)
+
+
+@pytest.mark.parametrize("max_kappa", [1, 3, 8])
+@pytest.mark.parametrize("max_batch", [1, 200])
+def test_sglangs_node_budget_is_the_best_within_the_longest_draft(max_kappa: int, max_batch: int):
+    found = schedule(TARGET, H100, NGRAM, engine="sglang", max_kappa=max_kappa, max_batch=max_batch)
+    every = [
+        schedule(TARGET, H100, parse_step_source(f"{NGRAM.text},k={k},nodes={k + 1}"), engine="sglang",
+                 max_batch=max_batch).schedules[0].speedup
+        for k in range(1, max_kappa + 1)
+    ]  # fmt: skip
+    assert found.schedules[0].speedup == max(every)
+    assert kappas(found)[0] == 1 + every.index(max(every))
+    given = schedule(TARGET, H100, parse_step_source(f"{NGRAM.text},k=3"), engine="sglang", max_batch=max_batch)
+    words = list(given.configuration.command)
+    assert words[words.index("--speculative-num-draft-tokens") + 1] == "12"
 
 
 def test_a_trained_heads_path_must_be_filled_in():
