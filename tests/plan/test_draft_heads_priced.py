@@ -114,6 +114,16 @@ def test_heads_without_a_cache_still_weigh(method: str) -> None:
     assert found.bytes_per_token == plain.bytes_per_token
 
 
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "dflash", "medusa"])
+def test_behind_pipeline_stages_a_head_keeps_an_embedding_of_its_own(method: str) -> None:
+    config = parse_speculative_config({"method": method, "model": "x", "num_speculative_tokens": 3})
+    one, two = (predict_vllm(TARGET, H100, VllmFlags(pp=pp), config, head(method)) for pp in (1, 2))
+    assert "embedding" not in one.ranks[0].draft_weights
+    assert two.ranks[0].draft_weights == {}
+    # Medusa reads hidden states alone.
+    assert two.ranks[1].draft_weights.get("embedding", 0) == (0 if method == "medusa" else 2 * HEAD)
+
+
 def test_sglang_allocates_the_tables_that_an_eagle_head_will_share() -> None:
     found = {
         name: sum(predict_sglang(TARGET, H100, SglangFlags(), sglang_speculation(name, "x"), head(method))

@@ -203,6 +203,9 @@ def predict_vllm(
         raise InputError(f"--mamba-ssm-cache-dtype {flags.state_dtype}: one of auto, {', '.join(DTYPES)}")
     model = with_formats(model, flags.dtype, flags.quantization)
     draft = _draft_model(model, speculation, draft)
+    if draft is not None and flags.pp > 1 and not draft.embedding and draft.layers:
+        # A head stands on the last stage, the target's embedding on the first: the head keeps a copy.
+        draft = replace(draft, embedding=True, tied_embeddings=False)
     s = _resolve(model, card, flags, speculation)
     k = speculation.num_speculative_tokens if speculation is not None else 0
     stages, block_size = _stage_layers(model, draft, speculation, s, k)
