@@ -15,6 +15,7 @@ from specplan.formulas.emitted import (
     expected_emitted_hit,
     survival,
 )
+from specplan.formulas.parameters import is_output_head
 from specplan.formulas.step import PassShape, pass_shape
 from specplan.plan.draft_time import card_ngram_s, host_ngram_s, model_draft_s, suffix_s, trie_s
 from specplan.plan.measured_steps import MeasuredTable
@@ -200,12 +201,23 @@ def on_engine(source: StepSource, target: Model, engine: str) -> StepSource:
     kinds = ENGINE_KINDS.get(engine)
     if kinds is not None and source.kind not in kinds:
         raise InputError(f"source {source.text!r}: {engine} has no {source.kind}; it offers {', '.join(kinds)}")
+    heads = medusa_heads(source)
+    if heads is not None and source.kappa is not None and source.kappa > heads:
+        raise InputError(f"source {source.text!r}: {heads} Medusa heads draft at most {heads} tokens")
     if source.kind in HEADS and source.model is None:
         source = replace(source, model=mtp_head(target) if source.kind == "mtp" else eagle_head(target))
     if engine == "sglang" and source.kind == "ngram" and source.nodes is None:
         deepest = most_kappa(source, SGLANG_NODES - 1)
         source = replace(source, nodes=max(SGLANG_NODES, deepest + 1), kappa=deepest)
     return source
+
+
+def medusa_heads(source: StepSource) -> int | None:
+    """Heads of Medusa, each of which drafts one position; None for other sources, or where they share one matrix."""
+    if source.kind != "medusa" or source.model is None:
+        return None
+    copies = max((weight.copies for weight in source.model.extra if is_output_head(weight)), default=1)
+    return copies if copies > 1 else None
 
 
 def most_kappa(source: StepSource, at_most: int) -> int:
@@ -216,6 +228,7 @@ def most_kappa(source: StepSource, at_most: int) -> int:
         return source.kappa
     if source.kind == "suffix":
         at_most = min(at_most, SUFFIX_LENGTH)
+    at_most = min(at_most, medusa_heads(source) or at_most)
     return min(at_most, len(source.hazard)) if source.hazard else at_most
 
 

@@ -16,11 +16,13 @@ from specplan.errors import InputError
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.parameters import borrowed_head, outer_weights, resident_bytes, resident_params, streamed_bytes
 from specplan.formulas.step import pass_load, pass_shape
+from specplan.plan.compare import compare
 from specplan.plan.cost import cost
 from specplan.plan.engines.rank_weights import WeightSettings, rank_weight_bytes
 from specplan.plan.engines.sglang import SglangFlags, predict_sglang
 from specplan.plan.engines.speculative import parse_speculative_config, sglang_speculation
 from specplan.plan.engines.vllm import VllmFlags, predict_vllm
+from specplan.plan.step_source_text import parse_step_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.specs.huggingface.config import import_config
@@ -98,6 +100,14 @@ def test_a_head_that_drafts_a_block_pays_for_one_pass_per_step(method: str) -> N
     report = cost(TARGET, H100, draft=head(method), kappa=5, alpha=0.7)
     assert report.speedup == pytest.approx(float(expected_emitted(0.7, 5)) / (1 + report.c))
     assert any("one pass" in line for line in report.assumptions)
+
+
+def test_medusa_drafts_no_more_tokens_than_it_has_heads() -> None:
+    source = replace(parse_step_source("x:alpha=.9"), model=head("medusa"))
+    report = compare(TARGET, H100, [source])
+    assert report.cells[1].kappa == 3
+    with pytest.raises(InputError, match="3 Medusa heads"):
+        compare(TARGET, H100, [replace(source, kappa=4)])
 
 
 @pytest.mark.parametrize("method", ["medusa", "mlp_speculator"])
