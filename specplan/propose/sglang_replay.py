@@ -61,7 +61,7 @@ def replay(
     trie, pool = ngram.trie, ngram.corpora.pool
     # each step emits a token, and the prefill emits one
     most = int(np.maximum(np.diff(starts) - prompts - 1, 0).sum())
-    rows = np.empty((most, 6), np.int32)
+    rows = np.empty((most, 7), np.int32)
     trie.nodes, trie.slots, n_steps = load("sglang_tree_kernels").replay(
         trie.nodes, trie.slots, trie.head, trie.params, text, starts, prompts,
         pool.states, pool.edges, pool.slots, pool.bounds,

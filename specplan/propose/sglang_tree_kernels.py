@@ -561,6 +561,18 @@ def accepted_in(rows: I32, size: Int, params: I64, tokens: I32, at: Int, stop: I
     return accepted
 
 
+@jit_leaf
+def ends_in_leaf(rows: I32, size: Int, params: I64, tokens: I32, at: Int, accepted: Int) -> bool:
+    """Whether nothing hangs under the last of the accepted nodes; padding hangs under the root and is a leaf itself."""
+    row = np.int64(0)
+    for i in range(accepted):
+        row = _child(rows, row, np.int64(tokens[at + i]))
+        if row == 0:  # an accepted pad
+            return True
+    padded = params[AS_ENGINE] == 1 and size < params[WIDTH]
+    return rows[row, FIRST] == 0 and not (row == 0 and padded)
+
+
 @jit
 def _feed(
     nodes: I32, slots: I32, head: I64, params: I64, tokens: I32, start: Int, at: Int, end: Int, path: I64
@@ -579,8 +591,8 @@ def replay(
 ) -> tuple[I32, I32, Int]:  # fmt: skip
     """Serve recorded requests: match, verify against the record, feed; answers the trie and the number of steps.
 
-    Rows of `out`: request, context_len, drafted, accepted, emitted, match_len. Up to `concurrency` requests run at
-    once, in order of arrival; all of a step's matches come before all of its insertions.
+    Rows of `out`: request, context_len, drafted, accepted, emitted, match_len, ends in a leaf. Up to `concurrency`
+    requests run at once, in order of arrival; all of a step's matches come before all of its insertions.
     """
     corpora, work = Corpora(states, edges, corpus_slots, bounds), work_for(params, bounds.shape[0])
     depth = params[DEPTH]
@@ -621,6 +633,7 @@ def replay(
             out[step, 3] = accepted
             out[step, 4] = emitted[b]
             out[step, 5] = longest_match(nodes, corpora, state, place)
+            out[step, 6] = ends_in_leaf(work.rows, size, params, tokens, at, accepted)
             step += 1
             _relocate(corpora, tokens, at, at + emitted[b], depth, place)
         left = 0

@@ -27,6 +27,9 @@ class Steps:
         min(accepted + 1, tokens left).
     match_len : int32 array, shape (S,)
         Length of the match behind the draft.
+    leaf : bool array, shape (S,), or None
+        For trees: whether the accepted path ends in a node without children, so that no further position was tested
+        though nodes of other branches are left. None for chains, whose only leaf is their end.
     """
 
     request: NDArray[np.int32]
@@ -35,6 +38,7 @@ class Steps:
     accepted: NDArray[np.int32]
     emitted: NDArray[np.int32]
     match_len: NDArray[np.int32]
+    leaf: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -42,13 +46,14 @@ class Steps:
 
     @classmethod
     def from_rows(cls, rows: NDArray[np.int32]) -> "Steps":
-        """Columns of a (S, 6) array whose columns are `COLUMNS`.
+        """Columns of a (S, 6) array whose columns are `COLUMNS`, or of a (S, 7) one that ends with `leaf`.
 
         >>> steps = Steps.from_rows(np.array([[0, 9, 3, 2, 3, 4]], np.int32))
         >>> len(steps), int(steps.accepted[0])
         (1, 2)
         """
-        return cls(**{name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(COLUMNS)})
+        columns = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(COLUMNS)}
+        return cls(**columns, leaf=rows[:, len(COLUMNS)] != 0 if rows.shape[1] > len(COLUMNS) else None)
 
 
 def join(prompts: list[Tokens], responses: list[Tokens]) -> tuple[TokenArray, NDArray[np.int64], NDArray[np.int64]]:

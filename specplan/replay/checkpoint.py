@@ -15,7 +15,7 @@ from specplan.records.tally import Clusters, Tally
 from specplan.replay.counts import COLUMNS
 from specplan.replay.shards import BatchResult, Counted
 
-SCHEMA: Final = "specplan-replay/1"
+SCHEMA: Final = "specplan-replay/2"
 _VECTORS: Final = ("accepted_histogram", "tested_histogram", "length_drafts", "length_accepted", "length_tested")
 
 

@@ -22,9 +22,12 @@ COLUMNS: Final = ("steps", "emitted", "drafts", "drafted", "accepted", "tested",
 def tested_of(steps: Steps) -> IntArray:
     """Positions with a verdict: one more than accepted where a rejection was seen.
 
-    Where the record ends inside a draft (emitted = accepted < drafted) no rejection was seen.
+    Where the record ends inside a draft (emitted = accepted < drafted) no rejection was seen; nor where the accepted
+    path of a tree ends in a leaf.
     """
     rejected = (steps.accepted < steps.drafted) & (steps.emitted > steps.accepted)
+    if steps.leaf is not None:
+        rejected &= ~steps.leaf
     return steps.accepted.astype(np.int64) + rejected
 
 

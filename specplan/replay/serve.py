@@ -55,20 +55,26 @@ def accepted_path(draft: Draft, following: TokenArray) -> int:
     >>> accepted_path(Draft((5, 6, 7), parents=(-1, -1, 1)), np.array([6, 7, 8], np.int32))
     2
     """
+    return _walked(draft, following)[0]
+
+
+def _walked(draft: Draft, following: TokenArray) -> tuple[int, bool]:
+    """`accepted_path`, and whether that path ends in a leaf."""
     if draft.is_chain:
         n = min(len(draft.tokens), following.size)
         unequal = np.flatnonzero(np.array(draft.tokens[:n], np.int64) != following[:n])
-        return int(unequal[0]) if unequal.size else n
+        accepted = int(unequal[0]) if unequal.size else n
+        return accepted, accepted == len(draft.tokens)
     parents = draft.parents or ()
     at, depth = -1, 0
     while depth < following.size:
         wanted = int(following[depth])
         found = (i for i, (t, p) in enumerate(zip(draft.tokens, parents, strict=True)) if p == at and t == wanted)
-        at = next(found, -2)
-        if at == -2:
+        node = next(found, None)
+        if node is None:
             break
-        depth += 1
-    return depth
+        at, depth = node, depth + 1
+    return depth, at not in parents
 
 
 @dataclass(slots=True)
@@ -163,7 +169,7 @@ class _Served:
     def __init__(self, proposer: Proposer, requests: Sequence[RecordedRequest], k: int, max_model_len: int) -> None:
         self.proposer, self.requests, self.k, self.max_model_len = proposer, requests, k, max_model_len
         self.states: dict[int, _State] = {}
-        self._rows: list[tuple[int, int, int, int, int, int]] = []
+        self._rows: list[tuple[int, int, int, int, int, int, bool]] = []
 
     def is_done(self, index: int) -> bool:
         return self.states[index].emitted >= self.requests[index].response.size
@@ -189,15 +195,15 @@ class _Served:
         if not following.size:
             raise InputError(f"the step order runs request {request.id} after its recorded end")
         draft = state.draft
-        accepted = accepted_path(draft, following)
+        accepted, leaf = _walked(draft, following)
         emitted = min(accepted + 1, following.size)
         context = request.prompt.size + state.emitted
-        self._rows.append((index, context, len(draft), accepted, emitted, draft.match_len))
+        self._rows.append((index, context, len(draft), accepted, emitted, draft.match_len, leaf))
         state.emitted += emitted
         self.proposer.extend(index, following[:emitted])
 
     def steps(self) -> Steps:
-        table = np.array(self._rows, np.int32).reshape(-1, 6)
+        table = np.array(self._rows, np.int32).reshape(-1, 7)
         return Steps.from_rows(table[np.argsort(table[:, 0], kind="stable")])
 
 

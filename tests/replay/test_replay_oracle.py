@@ -10,6 +10,7 @@ from specplan.propose.spelling import NgramSource, SglangNgramSource, SuffixSour
 from specplan.propose.steps import join
 from specplan.propose.suffix_replay import replay as suffix_replay
 from specplan.replay.counts import counts_per_request, tallies_by_tag, total_of
+from specplan.replay.counts import tested_of as verdicts_of
 from specplan.replay.read import TraceReader, find_files
 from specplan.replay.requests import RecordedRequest
 from specplan.replay.serve import driven, steps_of, verified_width
@@ -81,6 +82,29 @@ def test_compiled_loops_equal_the_protocol_step_by_step(source, concurrency: int
     asked = driven(source, trace, concurrency=concurrency)
     for column in ("request", "context_len", "drafted", "accepted", "emitted"):
         assert np.array_equal(getattr(compiled, column), getattr(asked, column)), column
+    assert np.array_equal(verdicts_of(compiled), verdicts_of(asked))
+
+
+def test_a_path_that_ends_in_a_leaf_shows_no_rejection() -> None:
+    """At context 7 the tree is {3, 2} under the root: 3 is accepted and has nothing below, so 1 position was tested."""
+    source = SglangNgramSource(budget=3, depth=3, rule="sane")
+    trace = [request([1, 2, 1, 3, 1], [6, 1, 3, 7, 1, 2, 1, 3, 5])]
+    for steps in (steps_of(source, trace), driven(source, trace)):
+        rows = zip(steps.context_len, steps.drafted, steps.accepted, steps.emitted, verdicts_of(steps), strict=True)
+        assert [tuple(int(v) for v in row) for row in rows] == [
+            (6, 0, 0, 1, 0),
+            (7, 2, 1, 2, 1),
+            (9, 0, 0, 1, 0),
+            (10, 2, 0, 1, 1),
+            (11, 2, 2, 3, 2),
+        ]
+        tally = tallies_by_tag(steps, trace, verified_width(source))[""]
+        assert (tally.accepted_tokens, tally.tested_tokens) == (3, 4)
+
+
+def test_an_accepted_pad_is_a_leaf() -> None:
+    steps = steps_of(SglangNgramSource(budget=4), [request([5], [6, 0, 7])])
+    assert (steps.accepted.tolist(), verdicts_of(steps).tolist()) == ([1], [1])
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.short)
