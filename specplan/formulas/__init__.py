@@ -31,7 +31,8 @@ indifference.py
 
 kv_cache.py
     Cached keys, values and states: bytes per token stored, bytes read per step, and what fits in the pool:
-    `kv_bytes_per_token`, `kv_bytes_read`, `kv_bytes_stored`, `kv_pool_bytes`, `pool_sequences`, `pool_tokens`
+    `conv_channels_per_rank`, `kv_bytes_per_token`, `kv_bytes_read`, `kv_bytes_stored`, `kv_pool_bytes`,
+    `pool_sequences`, `pool_tokens`
 
 parameters.py
     N_stream and N_resident: the weights of a model, counted by how a decode step touches them:

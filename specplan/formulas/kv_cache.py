@@ -86,9 +86,42 @@ def _state_bytes(mixer: Mixer | None, model: Model, tp: int) -> float:
     """Bytes of one request's recurrent state in one layer on one rank."""
     if not isinstance(mixer, Recurrent):
         return 0.0
-    conv = max(mixer.conv_kernel - 1, 0) * mixer.conv_channels * model.weight_format.bytes
-    state = mixer.state_size * (mixer.state_format or model.weight_format).bytes
-    return (conv + state) / tp
+    channels = conv_channels_per_rank(mixer, model.hidden_size, tp)
+    conv = max(mixer.conv_kernel - 1, 0) * channels * model.weight_format.bytes
+    return conv + mixer.state_size * (mixer.state_format or model.weight_format).bytes / tp
+
+
+def conv_channels_per_rank(mixer: Recurrent, hidden: int, tp: int) -> float:
+    r"""Channels of a recurrent layer's convolution on one of `tp` ranks in a residual stream of width `hidden`.
+
+    Divided evenly, except that Mamba-2's groups are repeated where the ranks do not divide them, so that each rank
+    holds one:
+
+    .. math:: \frac{w}{tp} + 2 n \max\!\Big(\frac{g}{tp}, 1\Big)
+
+    with w channels of the heads, g groups of n states (twice: B and C).
+
+    Notes
+    -----
+    Source: state shapes of vLLM 0.32 (`mamba_utils.py`).
+
+    Examples
+    --------
+    Granite 4 has one group of 128 states beside 4096 channels:
+
+    >>> from specplan.values.model import Weight
+    >>> out = Weight(component="recurrent", name="out_proj", size=4096 * 2048)
+    >>> mixer = Recurrent(kind="mamba2", weights=(out,), conv_channels=4352, conv_kernel=4, state_size=4096 * 128)
+    >>> [conv_channels_per_rank(mixer, 2048, tp) for tp in (1, 2, 8)]
+    [4352.0, 2304.0, 768.0]
+    """
+    even = mixer.conv_channels / tp
+    width = next((weight.size // hidden for weight in mixer.weights if weight.name == "out_proj"), 0)
+    if mixer.kind != "mamba2" or not width:
+        return even
+    states = mixer.state_size // width
+    groups = (mixer.conv_channels - width) // (2 * states) if states else 0
+    return even if groups % tp == 0 else width / tp + 2 * states
 
 
 def _mixers(model: Model) -> dict[Mixer | None, int]:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.formulas.kv_cache import conv_channels_per_rank
 from specplan.formulas.parameters import is_output_head, outer_weights
 from specplan.plan.engines.prediction import PoolPrediction, RankTerms, Span
 from specplan.plan.engines.rank_weights import WeightSettings, pipeline_stages, rank_weight_bytes
@@ -241,7 +242,8 @@ def cells(model: Model, layers: tuple[Layer, ...], kv_cache_dtype: str, tp: int,
                 raise UnsupportedError(f"{model.name}: SGLang's pools of compressed attention are not known here")
             case Recurrent() as r:
                 fmt = r.state_format or model.weight_format
-                conv = max(r.conv_kernel - 1, 0) * r.conv_channels * model.weight_format.bytes / tp
+                channels = conv_channels_per_rank(r, model.hidden_size, tp)
+                conv = max(r.conv_kernel - 1, 0) * channels * model.weight_format.bytes
                 out = replace(
                     out,
                     state_conv=out.state_conv + conv,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.formulas.kv_cache import conv_channels_per_rank
 from specplan.plan.engines.vllm_kv import CacheKind, CacheLayer
 from specplan.values.formats import lookup
 from specplan.values.model import Attention, CompressedAttention, LatentAttention, Layer, Model, Recurrent
@@ -132,15 +133,19 @@ def _latent_layers(a: LatentAttention, model: Model, s: PageSettings) -> list[Ca
 def state_bytes(r: Recurrent, model: Model, s: PageSettings) -> int:
     r"""Bytes of one request's recurrent state in one layer on one rank.
 
-    .. math:: \frac{(c - 1 + k)\, C\, b_{conv} + S\, b_{state}}{tp}
+    .. math:: (c - 1 + k)\, C\, b_{conv} + \frac{S}{tp}\, b_{state}
 
-    with convolution length c, its channels C, the state's numbers S, k speculative tokens.
+    with convolution length c, its channels C on a rank, the state's numbers S, k speculative tokens (which Mamba-1's
+    convolution does not keep).
     """
-    columns = max(r.conv_kernel - 1, 0) + s.speculative_tokens if r.conv_kernel else 0
+    columns = max(r.conv_kernel - 1, 0)
+    if r.conv_kernel and r.kind != "mamba1":
+        columns += s.speculative_tokens
     fmt = r.state_format or model.weight_format
     if s.state_dtype != "auto":
         fmt = lookup(s.state_dtype)
-    return round((columns * r.conv_channels * model.weight_format.bytes + r.state_size * fmt.bytes) / s.tp)
+    channels = conv_channels_per_rank(r, model.hidden_size, s.tp)
+    return round(columns * channels * model.weight_format.bytes + r.state_size * fmt.bytes / s.tp)
 
 
 def cache_layers(

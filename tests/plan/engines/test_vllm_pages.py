@@ -1,17 +1,22 @@
 """Cache pages from models: replication, packed formats, recurrent states that grow with the draft."""
 
+from dataclasses import replace
+
 import pytest
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.formulas.kv_cache import kv_bytes_stored
 from specplan.plan.engines.vllm_kv import CacheKind
 from specplan.plan.engines.vllm_pages import (
     PageSettings,
     aligned_block_size,
     cache_layers,
     kv_heads_per_rank,
+    state_bytes,
     token_bytes_per_head,
 )
 from specplan.specs.catalog import load_model
+from specplan.values.model import Layer, Recurrent
 
 # Block sizes that vLLM printed ("Setting attention block size to %d tokens"): model, tp, cache, k -> tokens.
 PRINTED = [
@@ -40,6 +45,31 @@ def test_states_grow_with_the_draft_by_columns_of_the_convolution() -> None:
 
     assert state(0) == 1603584  # bytes per layer and rank, from a public log's layout
     assert [state(k) - state(0) for k in (1, 3, 4)] == [10240, 30720, 40960]
+
+
+# Shapes of one request's state as vLLM 0.32's own calculators give them: (convolution, recurrent) by ranks and k.
+STATES = {
+    ("qwen3-next-80b-a3b", 8, 3): (6 * 1024, 4 * 128 * 128),
+    ("nemotron-3-nano", 4, 3): (6 * 1536, 16 * 64 * 128),
+    ("nemotron-3-nano", 16, 0): (3 * 512, 4 * 64 * 128),  # eight groups on sixteen ranks: each holds one
+    ("falcon-mamba-7b", 2, 0): (3 * 4096, 4096 * 16),
+    ("falcon-mamba-7b", 2, 3): (3 * 4096, 4096 * 16),  # Mamba-1 keeps no columns for drafts
+    ("lfm2-1.2b", 4, 3): (5 * 512, 0),
+    ("kimi-linear-48b-a3b", 8, 3): (6 * 1536, 4 * 128 * 128),
+}
+
+
+@pytest.mark.parametrize(("name", "tp", "k"), STATES)
+def test_states_have_the_shapes_of_vllms_calculators(name: str, tp: int, k: int) -> None:
+    model = load_model(name)
+    mixer = next(layer.mixer for layer in model.layers if isinstance(layer.mixer, Recurrent))
+    conv, recurrent = STATES[name, tp, k]
+    size = (mixer.state_format or model.weight_format).bytes
+    found = state_bytes(mixer, model, PageSettings(tp=tp, block_size=16, speculative_tokens=k))
+    assert found == 2 * conv + size * recurrent
+    if k == 0:
+        of_layer = replace(model, layers=(Layer(mixer=mixer, feed_forward=None),))
+        assert kv_bytes_stored(of_layer, 0, tp=tp) == found
 
 
 def test_key_value_heads_are_divided_then_replicated() -> None:
