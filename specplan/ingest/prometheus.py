@@ -86,7 +86,9 @@ def parse_scrape(text: str, origin: str) -> Scrape:
                 if name.endswith(_COUNTER_ENDS) and family.type != "gauge":
                     counters.add(name)
     except (ValueError, IndexError, KeyError) as error:
-        raise InputError(f"{origin} is not Prometheus text: {error}; expected the /metrics page of an engine") from None
+        raise InputError(
+            f"{origin} is not Prometheus text: {str(error)[:160]}; expected the /metrics page of an engine"
+        ) from None
     return Scrape(origin=origin, values=values, not_finite=frozenset(bad), counters=frozenset(counters))
 
 

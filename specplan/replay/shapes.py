@@ -143,7 +143,7 @@ def _named_fields(row: Json, fields: Fields, encoder: Encoder | None) -> tuple[T
     prompt, response = _at(row, prompt_name), _at(row, response_name)
     for name, value in ((prompt_name, prompt), (response_name, response)):
         if value is None:
-            raise InputError(f"no field {name!r}; found {', '.join(list(row)[:8]) or 'nothing'}")
+            raise InputError(f"no field {name!r}; found {_keys(row)}")
     return (
         _needed(encoder).prompt(prompt) if isinstance(prompt, str) else token_ids(prompt, prompt_name),
         _needed(encoder).response(response) if isinstance(response, str) else token_ids(response, response_name),
@@ -178,6 +178,10 @@ def _key(item: object, key: str, where: str) -> object:
     return item.get(key)
 
 
+def _keys(row: Json) -> str:
+    return ", ".join(map(str, list(row)[:8]))[:160] or "nothing"
+
+
 def _needed(encoder: Encoder | None) -> Encoder:
     if encoder is None:
         raise NoTokenizerError("the requests are text; give --tokenizer (a tokenizer.json or its folder)")
@@ -191,7 +195,7 @@ def _plain_text(row: Json, encoder: Encoder | None) -> tuple[TokenArray, TokenAr
     if not isinstance(prompt, str) or answer is None:
         raise InputError(
             "no prompt_token_ids and output_token_ids, no prompt and response text, no messages; found "
-            f"{', '.join(list(row)[:8]) or 'nothing'} (name the fields with --prompt-field and --response-field)"
+            f"{_keys(row)} (name the fields with --prompt-field and --response-field)"
         )
     return _needed(encoder).prompt(prompt), _needed(encoder).response(answer)
 

@@ -173,12 +173,14 @@ def test_ranks_are_summed_and_models_kept_apart() -> None:
         ("llamacpp:n_decode_total 5\n", "draft_n_accepted"),
         ("node_load1 0.5\n", "no metrics of vLLM, SGLang or llama.cpp"),
         ("vllm:a{b 1\n", "not Prometheus text"),
+        ("vllm:a " + "x" * 10**5 + "\n", "not Prometheus text"),
         ("", "no metrics"),
     ],
 )
 def test_pages_that_cannot_be_used_say_why(text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=says) as error:
         observations(parse_scrape(text, "page"))
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,19 @@ def test_broken_lines_are_counted_with_their_place_and_skipped(tmp_path: Path, l
         list(TraceReader(broken=BrokenLog(fatal=True, remedy="; leave it out")).read([path]))
 
 
+def test_a_report_of_a_broken_line_is_short_whatever_is_in_it(tmp_path: Path) -> None:
+    long = "x" * 10**5
+    log = BrokenLog()
+    rows = (
+        {long: 1},
+        {"prompt_token_ids": long, "output_token_ids": [1]},
+        {"prompt_token_ids": [long], "output_ids": 1},
+    )
+    assert not list(TraceReader(broken=log).read([write(tmp_path, *rows)]))
+    assert log.count == 3
+    assert all(len(line.reason) < 400 for line in log.first)
+
+
 def test_a_byte_order_mark_is_no_part_of_a_trace(tmp_path: Path) -> None:
     path = write(tmp_path, IDS, IDS)
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
