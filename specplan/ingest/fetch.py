@@ -72,7 +72,7 @@ def fetch_text(url: str, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTE
     watchdog.daemon = True
     watchdog.start()
     try:
-        target = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
+        target = ("/metrics" if parts.path in ("", "/") else parts.path) + (f"?{parts.query}" if parts.query else "")
         connection.connect()
         opened.append(connection.sock)  # the connection forgets it once the response owns it
         connection.request("GET", target, headers={"Accept": "text/plain, application/json", "Connection": "close"})

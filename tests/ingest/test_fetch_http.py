@@ -85,6 +85,11 @@ def test_one_scrape_counts_since_the_start_two_count_the_window(address: str) ->
     assert window.window_s == pytest.approx(0.05, abs=1.0)
 
 
+@pytest.mark.parametrize("path", ["", "/", "/metrics"])
+def test_an_address_alone_means_its_metrics(address: str, path: str) -> None:
+    assert fetch_text(address + path, timeout_s=5).startswith("# TYPE vllm:spec_decode_num_drafts")
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [
