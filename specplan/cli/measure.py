@@ -62,7 +62,7 @@ def measure(
     )
     with Bars() as bars:
         found = run_job(job, folder, progress=bars.update)
-    passes = dict(zip(found.pass_widths, found.pass_s, strict=True))
+    passes = found.passes
     document = measure_report.measure_document(
         found.inputs, found.speeds, found.plain, passes, found.mean_context_len, found.engine
     )

@@ -15,7 +15,7 @@ from specplan.errors import InputError
 from specplan.harness.causal_lm import CausalLM
 from specplan.harness.loop import Generated, Request, SpeculativeLoop
 from specplan.harness.pass_times import PassClock
-from specplan.harness.sources import Drafts, ModelSource, NoSource, Source, draft_length
+from specplan.harness.sources import Drafts, ModelSource, NoSource, Source, draft_length, read_source
 from specplan.harness.verifiers import Sampling
 from specplan.plan.engine_speed import EngineSpeed
 from specplan.plan.measured import MeasuredSource, summarise
@@ -23,6 +23,7 @@ from specplan.plan.measured_speed import MeasuredSpeed, PassTimes, measured_spee
 from specplan.propose.spelling import SglangNgramSource
 from specplan.propose.vocab_mapping import VocabMapping
 from specplan.records.files import StepWriter, read_steps
+from specplan.records.lines import BrokenLog, read_lines
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 
@@ -73,6 +74,11 @@ class Measurement:
     mean_context_len: int
     folder: Path
     engine: tuple[EngineSpeed, ...] = ()
+
+    @property
+    def passes(self) -> dict[int, float]:
+        """Target's single-pass seconds by width."""
+        return dict(zip(self.pass_widths, self.pass_s, strict=True))
 
 
 Progress = Callable[[str, int, int], None]
@@ -270,6 +276,25 @@ class _Clocks:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def read_measurement(folder: Path) -> Measurement:
+    """A finished run, put together from its records alone; ``steps.jsonl`` may be gzipped.
+
+    Raises
+    ------
+    InputError
+        When `folder` holds no finished run of this package's own loop.
+    """
+    steps = next((p for name in (STEPS_FILE, f"{STEPS_FILE}.gz") if (p := folder / name).is_file()), None)
+    if steps is None or not (folder / PASSES_FILE).is_file():
+        raise InputError(f"{folder}: expected {STEPS_FILE} and {PASSES_FILE} of a finished `specplan measure`")
+    _, head = next(read_lines(steps, BrokenLog(fatal=True)), (0, b"{}"))
+    inputs = json.loads(head).get("inputs", {})
+    if "sources" not in inputs:
+        raise InputError(f"{steps}: the first line does not name the sources of the run")
+    sources = [read_source(text) for text in inputs["sources"]]
+    return _put_together(sources, list(read_steps(steps)), _read_lines(folder / PASSES_FILE), inputs, folder)
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
