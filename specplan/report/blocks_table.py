@@ -131,7 +131,8 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
     """The table for people: each subtraction from budget to blocks, without and with the draft."""
     pools = [r.plain] if r.speculative is None else [r.plain, r.speculative]
     names = ["without draft"] if r.speculative is None else ["without draft", f"with {r.draft}"]
-    table = Table(title=f"{r.target} on {r.card}, {r.plain.engine} {r.plain.version}", title_justify="left")
+    title = escape(f"{r.target} on {r.card}, {r.plain.engine} {r.plain.version}")
+    table = Table(title=title, title_justify="left")
     table.add_column("per rank, GiB")
     for name in names:
         table.add_column(escape(name), justify="right")
@@ -143,7 +144,7 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
         if detail and kind in ("modelled", "assumed"):
             origins[f"{kind}: {detail}"] = None
     console.print(table)
-    for pool, name in zip(pools, names, strict=True):
+    for pool, name in zip(pools, map(escape, names), strict=True):
         for line in pool.log_lines:
             console.print(f"{name}: [bold]{escape(line)}[/bold]", soft_wrap=True, highlight=False)
         if pool.refusal:
@@ -270,7 +271,7 @@ def check_document(c: StartupCheck) -> dict[str, Any]:
 def print_check(c: StartupCheck, console: Console) -> None:
     """Predicted beside printed, term by term."""
     title = f"{c.source}: {c.engine} {c.version or '(version not printed)'}, {c.lines:,} lines"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     for name in ("term", "printed", "predicted", "difference", "verdict"):
         table.add_column(name, justify="left" if name in ("term", "verdict") else "right")
     for t in c.terms:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from specplan.formulas import kv_cache, parameters
@@ -83,9 +84,10 @@ def print_model(model: Model, aliases: Sequence[str], console: Console) -> None:
         table.add_row("state per sequence", format_bytes(summary["state_bytes_per_sequence"]), "exact")
     layers = f"{summary['layers']} layers, hidden {model.hidden_size:,}, vocabulary {model.vocab_size:,}"
     console.print(
-        f"[bold]{model.name}[/bold] {layers}, {summary['quantization'] or summary['weight_format']}", highlight=False
+        f"[bold]{escape(model.name)}[/bold] {layers}, {summary['quantization'] or summary['weight_format']}",
+        highlight=False,
     )
-    console.print(f"[dim]{model.source}[/dim]", highlight=False)
+    console.print(model.source, style="dim", markup=False, highlight=False)
     console.print(table)
 
 
@@ -155,11 +157,11 @@ def print_accelerator(a: Accelerator, console: Console) -> None:
         ("board power", f"{_rate(a.tdp_w, 1)} W", "tdp"),
     ]
     for label, value, key in rows:
-        table.add_row(label, value, a.sources.get(key, ""))
-    console.print(f"[bold]{a.name}[/bold] {a.vendor} {a.family}", highlight=False)
+        table.add_row(escape(label), value, escape(a.sources.get(key, "")))
+    console.print(f"[bold]{escape(a.name)}[/bold] {escape(a.vendor)} {escape(a.family)}", highlight=False)
     console.print(table)
     if a.note:
-        console.print(a.note, highlight=False)
+        console.print(a.note, markup=False, highlight=False)
     if a.calibration is not None:
         _print_calibration(a, a.calibration, console)
 
@@ -175,7 +177,7 @@ def _print_calibration(a: Accelerator, found: Calibration, console: Console) -> 
             table.add_row(
                 name.removesuffix("_s").replace("_", " "),
                 format_seconds(value) if name.endswith("_s") else f"{value:.3f}",
-                source,
+                escape(source),
             )
-    console.print(f"\ncalibration of {found.date}{borrowed}", highlight=False)
+    console.print(f"\ncalibration of {found.date}{borrowed}", markup=False, highlight=False)
     console.print(table)

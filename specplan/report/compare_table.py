@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 
 from specplan.plan.compare import Capacity, Cell, CompareReport
 from specplan.plan.sensitivity import Swing
@@ -116,8 +117,8 @@ def _speedup(c: Cell) -> str:
 
 def print_compare(r: CompareReport, console: Console, *, verdict: bool = False) -> None:
     """Print one table per context, the capacities, what moves the answer, the assumptions, and the verdict if asked."""
-    where = f"{r.tensor_parallel_size} x {r.accelerator.name}, {r.engine} {r.engine_version}"
-    head = f"[bold]{r.target.name}[/bold] on {where}"
+    where = f"{r.tensor_parallel_size} x {escape(r.accelerator.name)}, {r.engine} {r.engine_version}"
+    head = f"[bold]{escape(r.target.name)}[/bold] on {where}"
     band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
     console.print(f"{head}; times: [bold]{r.layer}[/bold]{band}", highlight=False)
     columns = _columns(r, console.width)
@@ -125,7 +126,7 @@ def print_compare(r: CompareReport, console: Console, *, verdict: bool = False) 
         table = grid(*(name for name, _ in columns), left=_LEFT, wrap=("source",))
         for batch in dict.fromkeys(c.batch for c in r.cells):
             for cell in (c for c in r.cells if (c.context_len, c.batch) == (context, batch)):
-                table.add_row(*(show(cell) for _, show in columns))
+                table.add_row(*(escape(show(cell)) for _, show in columns))
         console.print(f"\ncontext {context:,}: derived figures, acceptance assumed as given", highlight=False)
         console.print(table)
     if len(columns) < 14:
@@ -160,7 +161,7 @@ def _print_capacities(capacities: tuple[Capacity, ...], console: Console) -> Non
         ranges = ", ".join(f"{a}-{z}" if a < z else str(a) for a, z in c.pays_batches)
         table.add_row(
             f"{c.context_len:,}",
-            c.source,
+            escape(c.source),
             str(c.sequences),
             str(c.sequences_lost) if c.sequences_lost else "",
             f"{c.tokens_s_gpu:,.0f}",

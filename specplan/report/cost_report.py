@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from specplan.plan.cost import CostReport, ModelCost, Pool, fits_line
@@ -116,7 +117,7 @@ def _model_rows(table: Table, r: CostReport) -> None:
 
     row("streamed parameters", "exact", [format_count(m.streamed_params) for m in models])
     row("resident parameters", "exact", [format_count(m.resident_params) for m in models])
-    row("weight format", "", [m.weight_format for m in models])
+    row("weight format", "", [escape(m.weight_format) for m in models])
     row("streamed per rank and pass", "derived", [f"{m.streamed_bytes_per_rank / 1e9:.3f} GB" for m in models])
     row("weights held per rank", "derived", [format_gib(m.resident_bytes_per_rank) for m in models])
     row("floor of one pass", "derived", [format_seconds(m.decode_floor_s) for m in models])
@@ -165,9 +166,9 @@ def print_cost(r: CostReport, console: Console) -> None:
     tp, card = r.tensor_parallel_size, r.accelerator
     at = f"batch {r.batch}, context {r.context_len:,}" if r.context_len else f"batch {r.batch}"
     console.print(
-        f"[bold]{r.target.name}[/bold]"
-        + (f" with draft [bold]{r.draft.name}[/bold]" if r.draft else "")
-        + f" on {tp} x {card.name} ({card.bandwidth / 1e9:,.0f} GB/s), {at}",
+        f"[bold]{escape(r.target.name)}[/bold]"
+        + (f" with draft [bold]{escape(r.draft.name)}[/bold]" if r.draft else "")
+        + f" on {tp} x {escape(card.name)} ({card.bandwidth / 1e9:,.0f} GB/s), {at}",
         highlight=False,
     )
     second = r.draft.name if r.draft else ""
@@ -178,18 +179,18 @@ def print_cost(r: CostReport, console: Console) -> None:
     for pool, who in ((r.pool, r.target.name), (r.pool_with_draft, "with the draft, it")):
         line = None if pool is None else fits_line(pool)
         if line:
-            console.print(f"[bold red]{who} {line}[/bold red]", highlight=False)
+            console.print(f"{who} {line}", style="bold red", markup=False, highlight=False)
     for label, lines in (("warning", r.warnings), ("assumed", r.assumptions), ("not modelled", r.not_modeled)):
         for line in lines:
             style = "yellow" if label == "warning" else "dim"
-            console.print(f"[{style}]{label}: {line}[/{style}]", highlight=False)
+            console.print(f"{label}: {line}", style=style, markup=False, highlight=False)
 
 
 def _print_table(console: Console, heads: tuple[str, str, str, str], r: CostReport, fill: Any) -> None:
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column(heads[0], no_wrap=True, min_width=36)
-    table.add_column(heads[1], justify="right", min_width=14, overflow="fold")
-    table.add_column(heads[2], justify="right", min_width=14, overflow="fold")
+    table.add_column(escape(heads[1]), justify="right", min_width=14, overflow="fold")
+    table.add_column(escape(heads[2]), justify="right", min_width=14, overflow="fold")
     table.add_column(heads[3], style="dim")
     fill(table, r)
     console.print()

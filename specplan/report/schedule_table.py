@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 
 from specplan.plan.schedule import ScheduleReport
 from specplan.report.grid import grid
@@ -49,7 +50,8 @@ def print_schedule(r: ScheduleReport, console: Console) -> None:
     """Print the ranges of each context, then the files and the command."""
     band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
     console.print(
-        f"[bold]{r.target.name}[/bold] with {r.source.text} on {r.tensor_parallel_size} x {r.accelerator.name}, "
+        f"[bold]{escape(r.target.name)}[/bold] with {escape(r.source.text)} on {r.tensor_parallel_size} x "
+        f"{escape(r.accelerator.name)}, "
         f"{r.engine} {r.engine_version}; times: [bold]{r.layer}[/bold]{band}",
         highlight=False,
     )

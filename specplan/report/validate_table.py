@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 
 from specplan.plan.validate import Comparison, TableReport
 from specplan.report.grid import grid
@@ -49,11 +50,11 @@ def print_validate(reports: Sequence[TableReport], console: Console, *, rows: bo
     """Print medians per table and quantity; with `rows` each predicted and published figure before them."""
     if rows:
         for r in reports:
-            console.print(f"\n[bold]{r.name}[/bold] {r.title}. {r.source}", highlight=False)
+            console.print(f"\n[bold]{r.name}[/bold] {escape(f'{r.title}. {r.source}')}", highlight=False)
             table = grid("row", "quantity", "rows", "predicted", "published", "error", left=_LEFT, wrap=("row",))
             for c in r.comparisons:
                 figures = (_figure(c, c.predicted), _figure(c, c.published), f"{c.error:+.1%}")
-                table.add_row(c.label, c.quantity, c.use, *figures)
+                table.add_row(escape(c.label), c.quantity, c.use, *figures)
             console.print(table)
         console.print()
     table = grid("quantity", "rows", "count", "median", "signed", "worst", "limit", "", left=_LEFT)
