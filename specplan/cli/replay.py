@@ -106,6 +106,7 @@ def replay(
         tokens=result.tokens,
         broken=result.broken.count,
         first_broken=tuple(str(line) for line in result.broken.first),
+        notes=result.notes,
         best_by_tokens=None if best is None else best.by_tokens_per_step.measured.source,
         best_by_time=None if best is None or best.by_time is None else best.by_time.measured.source,
     )

@@ -50,12 +50,15 @@ class TraceReader:
         What could not be used.
     max_line_bytes : int
         Longest line that is read.
+    step_orders : int
+        Documents so far that tell in which order their engine ran the requests.
     """
 
     fields: Fields = field(default_factory=Fields)
     encoder: Encoder | None = None
     broken: BrokenLog = field(default_factory=BrokenLog)
     max_line_bytes: int = MAX_LINE_BYTES
+    step_orders: int = 0
 
     def inputs(self) -> dict[str, Any]:
         """What the requests depend on besides the files."""
@@ -140,6 +143,7 @@ class TraceReader:
     def _from_row(self, row: Any, path: Path, number: int, *, unsure: bool) -> Iterator[RecordedRequest]:
         """Requests of a parsed value: an object, a list of them, or an object with ``requests``."""
         items = row.get("requests") if isinstance(row, Mapping) and isinstance(row.get("requests"), list) else row
+        self.step_orders += items is not row and isinstance(row.get("step_order"), list)
         if isinstance(items, list):
             for place, item in enumerate(items, 1):
                 yield from self._from_object(item, path, number, f"{path}:{number}.{place}", unsure=unsure)

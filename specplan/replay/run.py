@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -135,6 +135,8 @@ class ReplayResult:
         What was read.
     broken : BrokenLog
         What could not be used.
+    notes : tuple of str
+        What a reader must know of the trace.
     """
 
     plan: ReplayPlan
@@ -142,6 +144,7 @@ class ReplayResult:
     requests: int
     tokens: int
     broken: BrokenLog
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -192,6 +195,7 @@ def run(
         n_requests = n_tokens = 0
         for result in _batch_results(plan, reader, task, work, saved):
             reader.broken.extend(result.broken, list(result.first_broken))
+            reader.step_orders += result.step_orders
             n_requests, n_tokens = n_requests + len(result.ids), n_tokens + result.tokens
             arrived.extend(result.requests)
             names.extend(f"{result.index}.{place}:{name}" for place, name in enumerate(result.ids))
@@ -218,7 +222,14 @@ def run(
         requests=n_requests,
         tokens=n_tokens,
         broken=reader.broken,
+        notes=(_OTHER_ORDER,) if shared and reader.step_orders and plan.order != "recorded" else (),
     )
+
+
+_OTHER_ORDER: Final = (
+    "the trace has the order in which its engine ran the requests (step_order), and a source shares a store between "
+    "requests: --order recorded replays that order"
+)
 
 
 def _batch_results(

@@ -89,6 +89,7 @@ class BatchResult:
     first_broken: tuple[BrokenLine, ...]
     counted: tuple[Counted, ...]
     requests: tuple[RecordedRequest, ...]
+    step_orders: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class BatchTask:
     def __call__(self, batch: Batch) -> BatchResult:
         """Parse and replay one batch."""
         log = BrokenLog(fatal=self.reader.broken.fatal, remedy=self.reader.broken.remedy)
-        reader = replace(self.reader, broken=log)
+        reader = replace(self.reader, broken=log, step_orders=0)
         requests = batch.requests or tuple(reader.parse(Path(batch.path), batch.lines))
         names = [f"{batch.index}.{place}:{r.id}" for place, r in enumerate(requests)]
         return BatchResult(
@@ -126,6 +127,7 @@ class BatchTask:
             first_broken=tuple(log.first),
             counted=tuple(_count(source, requests, names, 1, None, self.want_records) for source in self.sources),
             requests=tuple(requests) if self.keep_requests else (),
+            step_orders=reader.step_orders,
         )
 
 

@@ -75,6 +75,8 @@ class ReplayFacts:
         The first of those.
     best_by_tokens, best_by_time : str or None
         Best source by tokens per step and by modelled time, where a grid was searched.
+    notes : tuple of str
+        What a reader must know of the trace.
     """
 
     requests: int
@@ -83,6 +85,7 @@ class ReplayFacts:
     first_broken: tuple[str, ...]
     best_by_tokens: str | None = None
     best_by_time: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def replay_document(inputs: dict[str, Any], sources: Sequence[ReplayedSource], facts: ReplayFacts) -> dict[str, Any]:
@@ -103,6 +106,7 @@ def replay_document(inputs: dict[str, Any], sources: Sequence[ReplayedSource], f
     document["tokens"] = facts.tokens
     document["broken_lines"] = facts.broken
     document["first_broken"] = facts.first_broken
+    document["notes"] = facts.notes
     if facts.best_by_tokens is not None:
         document["best_by_tokens_per_step"] = facts.best_by_tokens
         document["best_by_modelled_time"] = facts.best_by_time
@@ -121,6 +125,8 @@ def print_replay(
     if timing:
         times = ", ".join(f"{r.measured.source} {1e6 * r.host_s_per_step:.2f} us" for r in sources)
         print_line(f"host time per step of specplan's own matchers (measured, not the engine's): {times}", console)
+    for note in facts.notes:
+        print_line(f"note: {note}", console)
     if facts.broken:
         print_line(f"{facts.broken:,} broken lines were skipped; the first:", console)
         for line in facts.first_broken[:5]:

@@ -122,6 +122,19 @@ def test_recorded_order_gives_the_engines_numbers() -> None:
     assert (total.drafts, total.drafted_tokens, total.accepted_tokens) == (1233, 3103, 1611)
 
 
+@pytest.mark.parametrize(
+    ("spelling", "order", "noted"), [(SUFFIX, "arrival", True), (SUFFIX, "recorded", False), (NGRAM, "arrival", False)]
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_trace_with_an_order_of_its_own_says_so(
+    spelling: str, order: str, noted: bool, indent: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(engine("suffix32_b8_t0"), indent=indent))
+    plan = ReplayPlan(paths=(path,), sources=(parse_source(spelling),), order=order)
+    assert bool(run(plan, TraceReader()).notes) == noted
+
+
 def test_a_recorded_order_needs_every_request(tmp_path: Path) -> None:
     document = engine("suffix32_b8_t0")
     document["requests"][3].pop("prompt_token_ids")
