@@ -495,7 +495,8 @@ def _assumptions(setting: Setting, sources: Sequence[StepSource]) -> tuple[str, 
     memory = on.accelerator.memory_torch_bytes or on.accelerator.memory_driver_bytes or 0.0
     found.append(
         f"concurrency: {setting.gpu_memory_utilization:g} of {memory / GIB:.2f} GiB per card, less weights and "
-        f"{setting.workspace_bytes / GIB:g} GiB of workspace; `specplan blocks` predicts an engine's exact pool"
+        f"{setting.workspace_bytes / GIB:g} GiB of workspace; a drafting request holds the slots of its drafts, too "
+        "(not counted by `specplan cost`); `specplan blocks` predicts an engine's exact pool"
     )
     found += [f"{s.text}: {s.model.source}" for s in sources if s.kind in ("eagle", "eagle3") and s.model is not None]
     return tuple(found)

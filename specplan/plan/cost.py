@@ -197,7 +197,7 @@ def cost(
 
     positions = int(roofline.verified_positions(batch, kappa))
     ridge = _ridge(target, accelerator)
-    warnings = (*_warnings(target, draft, length), *_ridge_warning(positions, ridge))
+    warnings = (*_warnings(target, draft, length, context_len), *_ridge_warning(positions, ridge))
     if memory_source == "auto" and memory_read == "driver":
         warnings += (f"{accelerator.name}'s memory as torch sees it is unknown: the driver's is used, up to 3% high",)
     return CostReport(
@@ -426,13 +426,15 @@ def _ridge_warning(positions: int, ridge: float | None) -> tuple[str, ...]:
     return ()
 
 
-def _warnings(target: Model, draft: Model | None, length: int) -> tuple[str, ...]:
+def _warnings(target: Model, draft: Model | None, length: int, context_len: int) -> tuple[str, ...]:
     found: list[str] = []
     if target.max_position is not None and length > target.max_position:
         found.append(
             f"--max-model-len {length} is beyond the {target.max_position} that {target.name} states; engines refuse "
             "it unless told otherwise"
         )
+    if context_len > length:
+        found.append(f"--context {context_len} is beyond the {length} tokens of a sequence (--max-model-len)")
     if draft is None:
         return tuple(found)
     if draft.embedding and draft.vocab_size != target.vocab_size:

@@ -143,7 +143,9 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
         share = report.draft.streamed_params / max(parameters.streamed_params(pair.draft), 1.0)
         compute_s = _compute_s(batch, ridge, share * _one_token_s(pair.draft, pair))
         c = max(report.draft.decode_floor_s, compute_s) / plain_s
-    return Prices(c=c, verify=wide_s / plain_s, plain_s=plain_s, ridge=report.ridge_positions)
+    # No pass costs more than its positions one by one; rounding must not say so.
+    verify = min(wide_s / plain_s, float(positions))
+    return Prices(c=c, verify=verify, plain_s=plain_s, ridge=report.ridge_positions)
 
 
 def _one_token_s(model: Model, pair: Pair) -> float:

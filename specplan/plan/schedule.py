@@ -134,18 +134,9 @@ def schedule(
     >>> [(r.first, r.last, r.kappa) for r in report.schedules[0].ranges][0]
     (1, 9, 8)
     """
-    if engine not in ENGINES:
-        raise InputError(f"--engine {engine!r}: schedules are written for {' and '.join(ENGINES)}")
-    if source.kind == "none":
-        raise InputError("a schedule needs a draft source; give --draft with --alpha, or --source")
+    _check(engine, source, contexts, max_batch, max_kappa)
     if not 0 <= margin < 1:
         raise InputError(f"--margin {margin:g}: must be at least 0 and below 1")
-    if not 1 <= max_kappa <= 128:
-        raise InputError(f"--max-k {max_kappa}: must lie between 1 and 128")
-    if max_batch is not None and not 1 <= max_batch <= MAX_BATCH:
-        raise InputError(f"--max-batch {max_batch}: must lie between 1 and {MAX_BATCH}")
-    if not contexts or min(contexts) < 0:
-        raise InputError("--context: contexts must be at least 0")
     if not 0 < gpu_memory_utilization <= 1:
         raise InputError(f"--gpu-memory-utilization {gpu_memory_utilization:g}: must lie in (0, 1]")
     if not (math.isfinite(temperature) and temperature >= 0):
@@ -172,6 +163,9 @@ def schedule(
     schedules = tuple(_schedule(setting, placed, of, context, last, margin, dynamic) for context in contexts)
     names = Checkpoints(target=target_path or checkpoint(target), draft=draft_path or draft_checkpoint(placed))
     warnings = [*_warnings(schedules, names), *engine_warnings(setting, placed, temperature, dynamic)]
+    beyond = [context for context in contexts if target.max_position is not None and context > target.max_position]
+    if beyond:
+        warnings.append(f"context {beyond[0]} is beyond the {target.max_position} that {target.name} states")
     if last > fitting:
         warnings.append(f"only {fitting} requests of {contexts[0]} tokens fit the pool; larger batches are not served")
     return ScheduleReport(
@@ -195,6 +189,19 @@ def schedule(
         ),
         warnings=tuple(warnings),
     )
+
+
+def _check(engine: str, source: StepSource, contexts: Sequence[int], max_batch: int | None, max_kappa: int) -> None:
+    if engine not in ENGINES:
+        raise InputError(f"--engine {engine!r}: schedules are written for {' and '.join(ENGINES)}")
+    if source.kind == "none":
+        raise InputError("a schedule needs a draft source; give --draft with --alpha, or --source")
+    if not 1 <= max_kappa <= 128:
+        raise InputError(f"--max-k {max_kappa}: must lie between 1 and 128")
+    if max_batch is not None and not 1 <= max_batch <= MAX_BATCH:
+        raise InputError(f"--max-batch {max_batch}: must lie between 1 and {MAX_BATCH}")
+    if not contexts or min(contexts) < 0:
+        raise InputError("--context: contexts must be at least 0")
 
 
 def _whole_turns(setting: Setting, source: StepSource) -> Setting:

@@ -144,3 +144,10 @@ def test_draft_tensor_parallelism_that_differs_is_an_error_that_says_why(specpla
     outcome = specplan(*COST_70B, "--draft-tp", "1")
     assert outcome.code == 2
     assert "vLLM refuses" in outcome.err
+
+
+def test_a_context_beyond_the_sequences_is_warned_of(specplan) -> None:
+    assert any(
+        "--context 16384 is beyond the 8192" in w for w in document(specplan, *COST_8B, "--context", "16k")["warnings"]
+    )
+    assert not document(specplan, *COST_8B, "--context", "8k")["warnings"]

@@ -230,6 +230,11 @@ def test_contexts_that_disagree_are_named():
     assert any("contexts want different schedules" in w for w in report.warnings)
 
 
+def test_contexts_beyond_the_models_limit_are_named():
+    report = schedule(TARGET, H100, NGRAM, contexts=(2048, 200_000), max_batch=4)
+    assert any("context 200000 is beyond the 131072" in w for w in report.warnings)
+
+
 def test_batches_beyond_the_pool_are_named():
     report = schedule(TARGET, H100, EAGLE, contexts=[65536], max_batch=64)
     assert any("fit the pool" in w for w in report.warnings)
