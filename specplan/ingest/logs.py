@@ -164,7 +164,8 @@ class _SglangArguments:
 def _vllm_line(line: str) -> Iterator[_Line]:
     length, rates = _VLLM_LENGTH.search(line), _VLLM_RATES.search(line)
     accepted, drafted = _VLLM_ACCEPTED.search(line), _VLLM_DRAFTED.search(line)
-    if accepted is not None and drafted is not None:
+    cut_off = "throughput" in line and "Avg Draft acceptance rate" not in line  # versions that print both end with it
+    if accepted is not None and drafted is not None and not cut_off:
         yield _Line(
             mean_length=math.nan if length is None else float(length[1]),
             accepted=int(accepted[1] or accepted[2]),

@@ -473,6 +473,15 @@ def test_lines_of_every_vllm_with_the_v1_engine_are_read(version: str, tmp_path:
     assert not any("incomplete" in note for note in seen.notes)
 
 
+@pytest.mark.parametrize("end", [30, 150, 175, 215, 222, 240])
+def test_a_line_that_was_cut_off_takes_nothing_from_the_others(end: int) -> None:
+    line = LINES_OF_VERSIONS["0.10"]
+    (seen,) = read_log([line, line[:end]], "log")
+    assert seen.tally is not None
+    assert (seen.tally.drafts, seen.tally.accepted_tokens) == (694, 1292)
+    assert any("incomplete" in note for note in seen.notes)
+
+
 def test_the_totals_of_vllms_v0_engine_count_no_verdict_behind_a_rejection() -> None:
     line = (
         "INFO 02-11 14:50:38 metrics.py:477] Speculative metrics: Draft acceptance rate: 0.550, System efficiency: "
