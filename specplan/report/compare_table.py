@@ -75,7 +75,7 @@ _FROM_110: Final = ("tokens/step", "step", "bound by")
 def _columns(r: CompareReport, width: int) -> list[tuple[str, Callable[[Cell], str]]]:
     columns: list[tuple[str, Callable[[Cell], str]]] = [
         ("batch", lambda c: str(c.batch) + ("" if c.fits else "*")),
-        ("source", lambda c: c.source),
+        ("source", lambda c: escape(c.source)),
         ("k", lambda c: str(c.kappa) if c.kappa else ""),
         ("tokens/step", _emitted),
         ("draft", lambda c: _ms(c.draft_s)),
@@ -126,7 +126,7 @@ def print_compare(r: CompareReport, console: Console, *, verdict: bool = False) 
         table = grid(*(name for name, _ in columns), left=_LEFT, wrap=("source",))
         for batch in dict.fromkeys(c.batch for c in r.cells):
             for cell in (c for c in r.cells if (c.context_len, c.batch) == (context, batch)):
-                table.add_row(*(escape(show(cell)) for _, show in columns))
+                table.add_row(*(show(cell) for _, show in columns))
         console.print(f"\ncontext {context:,}: derived figures, acceptance assumed as given", highlight=False)
         console.print(table)
     if len(columns) < 14:

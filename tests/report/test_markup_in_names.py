@@ -73,6 +73,7 @@ def test_brackets_are_printed_as_they_are(
     shown = capsys.readouterr()
     assert (stop.value.code or 0) in (0, 1), shown.err
     assert NAME in shown.out
+    assert "[green]" not in shown.out
     with pytest.raises(SystemExit):
         main([*argv, "--json"])
     json.loads(capsys.readouterr().out)
