@@ -1,5 +1,6 @@
 """What is said of measured counts: one definition of alpha, whoever measured it."""
 
+import itertools
 import math
 
 import numpy as np
@@ -118,6 +119,27 @@ def test_counts_per_position_bound_alpha_more_closely(steps: list, longer: int) 
     assert wide.high is not None
     assert wide.low - 1e-12 <= alpha.low <= truth + 1e-12
     assert truth - 1e-12 <= alpha.high <= wide.high + 1e-12
+
+
+def test_bounds_are_the_least_and_the_largest_that_any_lengths_allow() -> None:
+    """Every multiset of up to 4 drafts of up to 4 tokens, told apart by what their counters say."""
+    one_draft = [(length, accepted) for length in range(1, 5) for accepted in range(length + 1)]
+    alphas: dict[tuple[tuple[int, ...], int], list[float]] = {}
+    for drafts in (d for n in (1, 2, 3, 4) for d in itertools.combinations_with_replacement(one_draft, n)):
+        at = tuple(sum(accepted > i for _, accepted in drafts) for i in range(4))
+        tested = sum(accepted + (accepted < length) for length, accepted in drafts)
+        key = ((len(drafts), *at), sum(length for length, _ in drafts))
+        alphas.setdefault(key, []).append(sum(at) / tested)
+    bounded = 0
+    for ((n, *counts), drafted), values in alphas.items():
+        tally = Tally.of_counters(drafts=n, drafted_tokens=drafted, accepted_tokens=sum(counts), accepted_at=counts)
+        alpha = summarise(tally, source="s").alpha
+        if alpha.basis == "bounds":
+            bounded += 1
+            assert (alpha.low, alpha.high) == (pytest.approx(min(values)), pytest.approx(max(values)))
+        else:
+            assert alpha.value == pytest.approx(values[0])
+    assert bounded > 200
 
 
 def test_positions_fewer_than_the_drafts_are_long_bound_less() -> None:
