@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-import numpy as np
 import torch
 
 from specplan.errors import InputError
@@ -30,8 +29,6 @@ from specplan.records.tally import Tally
 STEPS_FILE: Final = "steps.jsonl"
 OUTPUTS_FILE: Final = "outputs.jsonl"
 PASSES_FILE: Final = "passes.jsonl"
-MOST_WIDTHS: Final = 6
-"""Widths of the single passes that are timed between requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +254,8 @@ class _Clocks:
         widest = 1 + max(draft_length(s) for s in sources)
         self._capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + widest
         self._drafts, self._batch = drafts, settings.batch
-        self._widths = sorted({round(w) for w in np.linspace(1, widest, min(widest, MOST_WIDTHS))})
+        doubled = {2**i for i in range(widest.bit_length()) if 2**i <= widest}
+        self._widths = sorted(doubled | {1 + draft_length(s) for s in sources})
         self._file = path.open("a", encoding="utf-8")
 
     def round(self, source: Source, context_len: int) -> None:
@@ -309,13 +307,13 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _pass_times(rows: Sequence[Mapping[str, Any]]) -> PassTimes:
-    """Median over the rounds of one source."""
+    """Mean over the rounds of one source: what adds up to the time of a run, slow moments included."""
     widths = sorted(int(w) for w in rows[0]["target_s"])
     drafts = [row["draft_s"] for row in rows if "draft_s" in row]
     return PassTimes(
         widths=tuple(widths),
-        target_s=tuple(statistics.median(row["target_s"][str(w)] for row in rows) for w in widths),
-        draft_s=statistics.median(drafts) if drafts else None,
+        target_s=tuple(statistics.mean(row["target_s"][str(w)] for row in rows) for w in widths),
+        draft_s=statistics.mean(drafts) if drafts else None,
     )
 
 
