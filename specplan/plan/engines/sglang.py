@@ -107,6 +107,17 @@ def _tier(memory_bytes: float, tp: int) -> tuple[int, int]:
     raise AssertionError  # the last tier is endless
 
 
+def _device_memory(card: Accelerator) -> float | None:
+    """Bytes that the driver reports, else those that torch does (ROCm: 0.02 GiB less)."""
+    return card.memory_torch_bytes if card.memory_driver_bytes is None else card.memory_driver_bytes
+
+
+def _memory_source(card: Accelerator) -> str:
+    if card.memory_driver_bytes is not None:
+        return f"measured: what the driver reports on {card.name}"
+    return f"assumed: the driver reports no less than torch on {card.name}"
+
+
 def prefill_capture_sizes(chunk: int) -> int:
     """Number of prefill sizes that SGLang captures up to a chunk.
 
@@ -144,9 +155,9 @@ def default_mem_fraction(model: Model, card: Accelerator, flags: SglangFlags) ->
     >>> default_mem_fraction(model, card, SglangFlags()), default_mem_fraction(model, card, SglangFlags(tp=4))
     (0.83, 0.819)
     """
-    memory = card.memory_driver_bytes
+    memory = _device_memory(card)
     if memory is None:
-        raise InputError(f"{card.name} states no driver memory; give --mem-fraction-static")
+        raise InputError(f"{card.name} states no memory size; give --mem-fraction-static")
     chunk, batch = _tier(memory, flags.tp)
     chunk = flags.chunked_prefill_size or chunk
     if flags.max_running_requests is not None:
@@ -321,6 +332,8 @@ def predict_sglang(
                       (rank.available.low, rank.available.best, rank.available.high)])  # fmt: skip
     decisive = min(range(flags.pp), key=lambda i: pools[i][1].tokens)
     low, best, high = (min(p[j].tokens for p in pools) for j in range(3))
+    # Whole slots of recurrent states are taken first, so a little more memory can leave a little less for tokens.
+    low, high = min(low, best), max(high, best)
     pool = pools[decisive][1]
     refusal = None
     if best <= 0:
@@ -336,7 +349,7 @@ def predict_sglang(
             {key: v for key, v in asdict(flags).items() if v is not None}
             | {"mem_fraction_static": fraction, "context_length": length}
         ),
-        total=Estimate.of(card.memory_driver_bytes or 0.0, f"measured: what the driver reports on {card.name}"),
+        total=Estimate.of(_device_memory(card) or 0.0, _memory_source(card)),
         requested=Estimate(
             low=free.low * fraction, best=free.best * fraction, high=free.high * fraction,
             source=f"derived: free before loading x {fraction:g}",
@@ -404,9 +417,9 @@ def _draft(model: Model, speculation: SglangSpeculation | None, draft: Model | N
 def _free_before(card: Accelerator, flags: SglangFlags) -> Estimate:
     if flags.free_before_load is not None:
         return Estimate.of(flags.free_before_load, "given")
-    memory = card.memory_driver_bytes
+    memory = _device_memory(card)
     if memory is None:
-        raise InputError(f"{card.name} states no driver memory; give --free-before-load")
+        raise InputError(f"{card.name} states no memory size; give --free-before-load")
     low, best, high = CONTEXT["one" if flags.tp * flags.pp == 1 else "several"]
     return Estimate(
         low=memory - high * GIB, best=memory - best * GIB, high=memory - low * GIB,
@@ -497,10 +510,16 @@ def _state_slots(target: Cells, f: SglangFlags, spec: SglangSpeculation | None, 
     n = spec.num_draft_tokens if spec is not None else 0
     # Without speculation n is 0, and this is one state per slot and one to spare.
     slots = max(0, int((share - each * (1 + n)) // (each * (1 + n / per_request))))
-    running = slots // per_request
-    if f.max_running_requests is not None:
-        running = min(running, f.max_running_requests)
+    asked = _asked_running(f, spec)
+    running = slots // per_request if asked is None else min(slots // per_request, asked)
     return slots, (slots + 1) * each + (each * (running + 1) * n if n else 0.0)
+
+
+def _asked_running(f: SglangFlags, spec: SglangSpeculation | None) -> int | None:
+    """``--max-running-requests``, or what speculation sets it to where it is not given."""
+    if f.max_running_requests is None and spec is not None and spec.algorithm != "STANDALONE":
+        return SPECULATIVE_RUNNING
+    return f.max_running_requests
 
 
 def running_requests(
@@ -519,9 +538,7 @@ def running_requests(
     ...                  470000, 8192)
     48
     """
-    asked = f.max_running_requests
-    if asked is None and speculation is not None and speculation.algorithm != "STANDALONE":
-        asked = SPECULATIVE_RUNNING
+    asked = _asked_running(f, speculation)
     running = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked
     running = min(running, tokens // 2)
     return min(running, state_slots // (1 if f.disable_radix_cache else STATE_SLOTS)) if state_slots else running
@@ -556,7 +573,7 @@ def _words(
         own = pool.draft
         lines.append(line(own.full_k + own.window_k, own.full_v + own.window_v, own.latent))
     running = running_requests(f, speculation, tokens, length, pool.slots)
-    chunk = f.chunked_prefill_size or _tier(card.memory_driver_bytes or 0.0, f.tp)[0]
+    chunk = f.chunked_prefill_size or _tier(_device_memory(card) or 0.0, f.tp)[0]
     lines.append(
         f"max_total_num_tokens={tokens}, chunked_prefill_size={chunk}, max_prefill_tokens={MAX_PREFILL_TOKENS}, "
         f"max_running_requests={running}, context_len={length}"

@@ -131,6 +131,35 @@ def test_recurrent_states_come_first_and_a_draft_multiplies_them() -> None:
     assert share == pytest.approx(0.9 / 1.9, abs=0.01)
 
 
+def test_drafted_states_are_kept_for_the_running_requests_alone() -> None:
+    """Speculation runs 48 requests unless told otherwise, and only those keep states of their drafted positions."""
+    model, spec = load_model("nemotron-3-nano"), sglang_speculation("NGRAM", num_draft_tokens=4)
+    each = cells(model, model.layers, "auto", 1).state
+    for flags, running in ((SglangFlags(), 48), (SglangFlags(max_running_requests=20), 20)):
+        found = predict_sglang(model, load_accelerator("b300"), flags, spec)
+        slots = found.extra["state_slots"]
+        assert slots // 3 > running
+        assert found.extra["state_bytes"] == pytest.approx(each * (slots + 1 + 4 * (running + 1)))
+
+
+@pytest.mark.parametrize("name", ["nemotron-3-super", "qwen3.8-27b", "llama3.1-8b"])
+@pytest.mark.parametrize("algorithm", [None, "NGRAM"])
+def test_the_best_guess_lies_between_its_bounds(name: str, algorithm: str | None) -> None:
+    spec = None if algorithm is None else sglang_speculation(algorithm)
+    for fraction in (0.7, 0.75, 0.8, 0.85, 0.9):
+        found = predict_sglang(
+            load_model(name), load_accelerator("b300"), SglangFlags(mem_fraction_static=fraction), spec
+        )
+        if found.tokens is not None:
+            assert found.tokens.low <= found.tokens.best <= found.tokens.high
+
+
+def test_a_card_whose_driver_was_not_read_takes_torchs_memory() -> None:
+    found = predict_sglang(load_model("llama3.1-8b"), load_accelerator("mi300x"), SglangFlags())
+    assert found.tokens is not None
+    assert found.total.source.startswith("assumed")
+
+
 def test_weights_that_fill_the_fraction_are_refused() -> None:
     found = predict_sglang(load_model("llama3-70b"), H100, SglangFlags(tp=1))
     assert found.tokens is None
