@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specplan.plan.blocks import BlocksReport
+from specplan.plan.blocks import BlocksReport, DraftPrice
 from specplan.plan.engines.prediction import PoolPrediction, RankTerms, Span
 from specplan.plan.engines.vllm_memory import Estimate
 from specplan.plan.startup_check import StartupCheck
@@ -153,13 +153,7 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
             console.print(f"{name}: the largest max_model_len that starts is {pool.longest:,}")
     console.print(f"binding: {escape(r.binding)}")
     if r.price is not None:
-        p = r.price
-        console.print(
-            f"the draft costs {p.blocks:,} blocks = {p.tokens:,} tokens ({p.share:.1%}), {p.sequences:.2f} requests of "
-            f"full length; worth {format_gib(p.equivalent_bytes)} of cache: {format_gib(p.memory_bytes)} of memory, "
-            f"{format_gib(p.layout_bytes)} of layout",
-            soft_wrap=True,
-        )
+        console.print(_price(r.price), soft_wrap=True)
     for a in r.alternatives:
         console.print(
             f"{escape(a.change)}: {a.blocks:,} blocks, {a.tokens:,} tokens ({a.tokens_back:+,}), "
@@ -169,6 +163,21 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
     for note in (*origins, *(f"assumed: {note}" for note in r.decided.assumptions)):
         console.print(f"[dim]{escape(note)}[/dim]", soft_wrap=True)
     console.print(f"[dim]not counted: {escape('; '.join(r.decided.not_modeled))}[/dim]", soft_wrap=True)
+
+
+def _price(p: DraftPrice) -> str:
+    if p.tokens < 0:
+        # n-gram drafts turn asynchronous scheduling off (windows then reserve one batch); SGLang caps what runs at once.
+        return (
+            f"with the draft {-p.tokens:,} more tokens fit ({-p.share:.1%}), {-p.sequences:.2f} more requests of full "
+            f"length, though it takes {format_gib(p.memory_bytes)} of memory: requests reserve less (fewer batches in "
+            "flight, or fewer recurrent states)"
+        )
+    return (
+        f"the draft costs {p.blocks:,} blocks = {p.tokens:,} tokens ({p.share:.1%}), {p.sequences:.2f} requests of full "
+        f"length; worth {format_gib(p.equivalent_bytes)} of cache: {format_gib(p.memory_bytes)} of memory, "
+        f"{format_gib(p.layout_bytes)} of layout"
+    )
 
 
 def _bounded(e: Estimate, sign: str = "") -> str:

@@ -49,6 +49,13 @@ def test_one_document_without_and_with_the_draft(specplan: Run, engine: str) -> 
     assert document["not_modeled"]
 
 
+def test_a_draft_that_frees_tokens_is_not_said_to_cost_any(specplan: Run) -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 4}'
+    done = specplan("blocks", "gemma3-4b", "--gpu", "h200", "--speculative-config", config)
+    assert "more tokens fit" in done.out
+    assert "the draft costs" not in done.out
+
+
 def test_a_refused_start_exits_with_one(specplan: Run) -> None:
     done = specplan("blocks", "llama3-70b", "--gpu", "h100-sxm")
     assert done.code == 1
