@@ -93,6 +93,25 @@ def test_the_calculator_needs_neither_torch_nor_numba(argv: tuple[str, ...]) -> 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("argv", "missing", "extra"),
+    [
+        (("measure", "--demo"), "torch", "harness"),
+        (("bench", "llama3.2-1b"), "torch", "harness"),
+        (("calibrate", "-o", "mine.yaml"), "torch", "harness"),
+        (("replay", "smollm2", "-s", "suffix"), "numba", "harness"),
+        (("ingest", "tests/data/vllm_cpu_server/metrics.txt"), "prometheus_client", "replay"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_without_an_extra_the_error_names_the_install_line(argv: tuple[str, ...], missing: str, extra: str) -> None:
+    done = without({missing}, *argv)
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        f"specplan: this needs {missing}, which is not installed; run: pip install 'specplan[{extra}]'"
+    )
+
+
 def test_help_imports_no_numerics() -> None:
     done = without({"numpy", "scipy", "matplotlib", "torch", "pydantic_settings", "numba"}, "--help")
     assert done.returncode == 0, done.stderr

@@ -5,13 +5,13 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import typer
 import typer.core
 
 from specplan import __version__
-from specplan.errors import SpecplanError
+from specplan.errors import MissingExtraError, SpecplanError
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: (module:function, one line)
@@ -39,6 +39,13 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "check-chapter": ("specplan.cli.check_chapter:check_chapter", "Every number of the chapter against specplan's."),
 }
 
+
+OPTIONAL: Final[dict[str, str]] = {
+    **dict.fromkeys(("torch", "transformers", "accelerate", "gguf", "safetensors", "numba"), "harness"),
+    **dict.fromkeys(("orjson", "zstandard", "pyarrow", "tokenizers", "prometheus_client", "jinja2"), "replay"),
+    "ray": "ray",
+}
+"""Packages of the extras: where one is missing, the error names the install line."""
 
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
@@ -128,6 +135,11 @@ def _run(args: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _stop(error: SpecplanError) -> NoReturn:
+    typer.echo(f"specplan: {' '.join(str(error).split())}", err=True)
+    sys.exit(2)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; errors that specplan raises on purpose become one line and exit code 2.
 
@@ -145,8 +157,12 @@ def main(argv: list[str] | None = None) -> None:
     except SpecplanError as error:
         if debug:
             raise
-        typer.echo(f"specplan: {' '.join(str(error).split())}", err=True)
-        sys.exit(2)
+        _stop(error)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if debug or package not in OPTIONAL:
+            raise
+        _stop(MissingExtraError(package, extra=OPTIONAL[package]))
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("specplan: interrupted", err=True)
         sys.exit(130)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from specplan.errors import InputError, SpecplanError, UnsupportedError
+from specplan.errors import InputError, MissingExtraError, SpecplanError, UnsupportedError
 from specplan.harness.causal_lm import TransformersLM
 from specplan.harness.llama import Llama, LlamaShape
 from specplan.harness.rope import inverse_frequencies
@@ -38,7 +38,11 @@ def _gguf_state(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Config and float32 weights of a GGUF file, read by transformers."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+    except ImportError as error:  # transformers says so itself, in several lines
+        missing = "accelerate" if "accelerate" in str(error) else "gguf"
+        raise MissingExtraError(missing, extra="harness") from error
     return model.config.to_dict(), model.state_dict()
 
 
