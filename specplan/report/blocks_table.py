@@ -167,15 +167,15 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
 
 def _price(p: DraftPrice) -> str:
     if p.tokens < 0:
-        # n-gram drafts turn asynchronous scheduling off (windows then reserve one batch); SGLang caps what runs at once.
+        # n-gram drafts turn asynchronous scheduling off (windows then reserve one batch); SGLang caps what runs.
         return (
             f"with the draft {-p.tokens:,} more tokens fit ({-p.share:.1%}), {-p.sequences:.2f} more requests of full "
             f"length, though it takes {format_gib(p.memory_bytes)} of memory: requests reserve less (fewer batches in "
             "flight, or fewer recurrent states)"
         )
     return (
-        f"the draft costs {p.blocks:,} blocks = {p.tokens:,} tokens ({p.share:.1%}), {p.sequences:.2f} requests of full "
-        f"length; worth {format_gib(p.equivalent_bytes)} of cache: {format_gib(p.memory_bytes)} of memory, "
+        f"the draft costs {p.blocks:,} blocks = {p.tokens:,} tokens ({p.share:.1%}), {p.sequences:.2f} requests of "
+        f"full length; worth {format_gib(p.equivalent_bytes)} of cache: {format_gib(p.memory_bytes)} of memory, "
         f"{format_gib(p.layout_bytes)} of layout"
     )
 

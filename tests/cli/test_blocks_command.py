@@ -87,6 +87,7 @@ def test_a_refused_start_exits_with_one(specplan: Run) -> None:
         (("blocks", "llama3-8b", "--mamba-ssm-cache-dtype", "fp8"), "--mamba-ssm-cache-dtype"),
         (("blocks", "llama3-8b", "--mamba-ssm-cache-dtype", "x"), "unknown number format"),
         (("blocks", "llama3-8b", "--multimodal-tokens", "-5"), "at least 0"),
+        (("blocks", "llama3-8b", "--kv-cache-dtype", "fp8_ds_mla"), "packs latents"),
         (("blocks", "llama3-8b", "--max-num-seqs", "9" * 400), "at most 1,000,000,000"),
         (("blocks", "llama3-8b", "--max-model-len", "9" * 5000), "at most 1,000,000,000"),
     ],

@@ -76,6 +76,8 @@ def token_bytes_per_head(key_dim: int, value_dim: int, kv_cache_dtype: str, mode
             return numbers + 8.0  # one fp32 scale for K and one for V
         case "int4_per_token_head":
             return numbers / 2 + 8.0
+        case "fp8_ds_mla" | "nvfp4_ds_mla":
+            raise InputError(f"--kv-cache-dtype {kv_cache_dtype} packs latents; this model caches keys and values")
         case "nvfp4":
             return numbers * 9 / 16  # half a byte and a byte of scale per 16 numbers
         case _:
