@@ -16,7 +16,10 @@ def calibrate(
     threads: int = typer.Option(None, "--threads", help="CPU threads of torch."),
     repeats: int = typer.Option(7, "--repeats", help="Runs of each kind; the best counts."),
     buffer: str = typer.Option(None, "--buffer", help="What is read in one run, larger than every cache: 1 GiB."),
-    inner: int = typer.Option(None, "--inner", help="Side of the square weight of the matmuls."),
+    inner: int = typer.Option(None, "--inner", help="Side of the square weights that are read and multiplied."),
+    model: str = typer.Option(
+        None, "--model", help="Take --inner from the width of this model: narrow weights stream more slowly on a CPU."
+    ),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
     """Measure this device and write a hardware profile: bandwidth, matmul rate by positions and format, launches."""
@@ -28,9 +31,14 @@ def calibrate(
     from specplan.report.measured_table import wide_console
     from specplan.report.output_file import output_path, write_whole
     from specplan.report.progress import Bars
+    from specplan.specs.catalog import load_model
     from specplan.specs.hardware import dump_accelerator, load_accelerator
 
     path = output_path(output, (".yaml", ".yml"))
+    if model is not None:
+        if inner is not None:
+            raise InputError("give either --model or --inner")
+        inner = load_model(model).hidden_size
     if inner is not None and not 64 <= inner <= 65536:
         raise InputError(f"--inner {inner}: must be from 64 to 65536")
     job = CalibrateJob(

@@ -118,6 +118,9 @@ class BenchRow:
     reading : PassReading
     floor_s : float
         Streamed weights and cached keys and values at peak bandwidth.
+    calibrated_s : float or None
+        For one position per row: the same at the rates that were measured on this card, and its time per layer; None
+        where the profile has no calibration of its own.
     v, v_derived : float or None
         Pass over the pass of one position, measured and by the roofline.
     c, c_derived : float or None
@@ -126,6 +129,7 @@ class BenchRow:
 
     reading: PassReading
     floor_s: float
+    calibrated_s: float | None
     v: float | None
     v_derived: float
     c: float | None
@@ -214,6 +218,22 @@ def floor_s(model: Model, tp: int, accelerator: Accelerator, batch: int, width: 
     return float(roofline.decode_floor_s(load.weight_bytes + load.kv_bytes, accelerator.bandwidth))
 
 
+def calibrated_s(model: Model, tp: int, accelerator: Accelerator, batch: int, context_len: int) -> float | None:
+    """Time of a pass of one position per row at measured rates; None without a calibration of the card's own.
+
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> round(calibrated_s(llama32_1b, 1, load_accelerator("h100-sxm"), 1, 0) * 1e3, 3)
+    1.286
+    """
+    own = accelerator.calibration
+    if own is None or own.card != accelerator.name or own.bandwidth_fraction is None:
+        return None
+    load = pass_load(pass_shape(model, tp), batch, 1, context_len)
+    weights = float(load.weight_bytes) / own.bandwidth_fraction
+    cache = float(load.kv_bytes) / (own.kv_bandwidth_fraction or own.bandwidth_fraction)
+    return (weights + cache) / accelerator.bandwidth + len(model.layers) * (own.launch_s or 0.0)
+
+
 def _bound_s(model: Model, tp: int, accelerator: Accelerator, batch: int, width: int, context_len: int) -> float:
     load = pass_load(pass_shape(model, tp), batch, width, context_len)
     # One rank is run alone: nothing passes over its links.
@@ -254,6 +274,9 @@ def bench_rows(
             BenchRow(
                 reading=p,
                 floor_s=floor_s(target.model, target.tp, accelerator, *place),
+                calibrated_s=calibrated_s(target.model, target.tp, accelerator, p.batch, p.context_len)
+                if p.width == 1
+                else None,
                 v=None if plain is None else p.seconds / plain,
                 v_derived=bound / _bound_s(target.model, target.tp, accelerator, p.batch, 1, p.context_len),
                 c=None if other is None else other / p.seconds,

@@ -12,6 +12,7 @@ PROVENANCE: Final = {
     "seconds": "measured",
     "floor_s": "derived",
     "floor_fraction": "derived floor over measured time",
+    "calibrated_s": "derived from measured rates",
     "v": "measured",
     "v_derived": "derived",
     "c": "measured",
@@ -48,6 +49,7 @@ def _row_entry(row: BenchRow) -> dict[str, Any]:
         "spread": p.spread,
         "floor_s": row.floor_s,
         "floor_fraction": row.floor_fraction,
+        "calibrated_s": row.calibrated_s,
         "v": row.v,
         "v_derived": row.v_derived,
         "c": row.c,
@@ -102,20 +104,22 @@ def print_bench(report: BenchReport, console: Console) -> None:
     card = report.accelerator
     print_line(f"{report.target.title} on {card.name} ({card.bandwidth / 1e9:,.0f} GB/s)", console)
     has_draft = report.draft is not None
-    names = ("batch", "width", "positions", "context", "ms", "spread", "floor ms", "of floor", "v", "v derived")
-    table = figure_table(*((name, "right") for name in names + (("c", "c derived") if has_draft else ())), ("", "left"))
+    names = ["batch", "width", "positions", "context", "ms", "spread", "floor ms", "of floor", "calibrated ms"]
+    names += ["v", "v derived", *(("c", "c derived") if has_draft else ())]
+    table = figure_table(*((name, "right") for name in names), ("", "left"))
     for row in report.rows:
         p = row.reading
         cells = [str(n) for n in (p.batch, p.width, p.positions, p.context_len)]
         cells += [f"{1e3 * p.seconds:.3f}", f"{p.spread:.0%}", f"{1e3 * row.floor_s:.3f}", f"{row.floor_fraction:.0%}"]
+        cells += ["" if row.calibrated_s is None else f"{1e3 * row.calibrated_s:.3f}"]
         cells += [_figure(row.v), _figure(row.v_derived)]
         if has_draft:
             cells += [_figure(row.c), _figure(row.c_derived)]
         table.add_row(*cells, "past the ridge" if p.positions > report.ridge else "")
     console.print(table)
     console.print(
-        f"ms, spread, v and c measured; floor, derived v and c from shapes and peaks; the ridge is at "
-        f"{report.ridge:,.0f} positions (derived)",
+        "ms, spread, v and c measured; floor, derived v and c from shapes and peaks; calibrated: one position per row "
+        f"at the profile's measured rates; the ridge is at {report.ridge:,.0f} positions (derived)",
         style="dim",
         highlight=False,
     )

@@ -94,6 +94,23 @@ def test_a_floor_is_bytes_over_bandwidth() -> None:
     assert ridge_of(model, H100) == pytest.approx(295.2, abs=0.1)
 
 
+def test_a_calibrated_pass_is_at_the_cards_own_rates_alone() -> None:
+    one = (PassReading(batch=2, width=1, context_len=100, seconds=1.0, spread=0.0),)
+    wide = (PassReading(batch=2, width=4, context_len=100, seconds=1.0, spread=0.0),)
+    model = benched_model(load_model("llama3.1-8b"), lookup("bfloat16"))
+    benched = BenchedModel(model=model, layers_of_model=32, tp=1, passes=one + wide, memory=())
+    plain, wider = bench_rows(benched, H100)
+    own = H100.calibration
+    weights, cache = 15_009_316_864.0, 2 * 100 * 131072.0
+    expected = (
+        weights / 3350e9 / own.bandwidth_fraction + cache / 3350e9 / own.kv_bandwidth_fraction + 32 * own.launch_s
+    )
+    assert plain.calibrated_s == pytest.approx(expected)
+    assert wider.calibrated_s is None
+    borrowed = load_accelerator("h200")  # its calibration is the H100's
+    assert bench_rows(benched, borrowed)[0].calibrated_s is None
+
+
 def test_derived_v_rises_past_the_ridge_alone() -> None:
     model = benched_model(load_model("llama3.1-8b"), lookup("bfloat16"))
     widths = (1, 8, 25)

@@ -140,6 +140,13 @@ def test_every_run_moves_what_it_is_counted_for() -> None:
     assert moved == {"read": 1 << 22, "copy": 2 << 22, "weights": 1 << 22, "cache": 1 << 22}
 
 
+def test_a_models_width_is_taken(tmp_path: Path) -> None:
+    args = [a for a in ARGS if a not in ("--inner", "128")]
+    done = run("-o", str(tmp_path / "mine.yaml"), "--json", "--model", "smollm2-135m", *args)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["inputs"]["inner"] == 576
+
+
 ARGS = ["--buffer", "4 MiB", "--inner", "128", "--repeats", "1", "--threads", "1", "--format", "float32"]
 
 
@@ -167,6 +174,8 @@ def test_the_command_writes_the_file_whole(tmp_path: Path) -> None:
         (["-o", "mine.yaml", "--device", "cuda:99"], "torch sees"),
         (["-o", "mine.yaml", "--format", "fp3"], "one of float32"),
         (["-o", "mine.yaml", "--buffer", "7"], "no unit"),
+        (["-o", "mine.yaml", "--model", "smollm2-135m", "--inner", "64"], "either --model or --inner"),
+        (["-o", "mine.yaml", "--model", "smollm3"], "smollm3"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_one_line(args: list[str], said: str, tmp_path: Path, monkeypatch) -> None:
