@@ -152,6 +152,7 @@ class _Resolved:
     graphs_in_budget: bool
     runner_v2: bool
     cpu: bool
+    largest_capture: int
     assumptions: tuple[str, ...]
 
 
@@ -387,6 +388,7 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
         graphs_in_budget=graphs and not f.enforce_eager and not cpu,
         runner_v2=runner_v2,
         cpu=cpu,
+        largest_capture=1024 if card.family == "blackwell" and rules.runner_v2 else 512,
         assumptions=tuple(notes),
     )
 
@@ -564,6 +566,7 @@ def _rank_terms(
         multimodal_tokens=f.multimodal_tokens,
         multimodal_values=f.multimodal_values,
         expert_parallel=f.expert_parallel,
+        largest_capture=s.largest_capture,
     )
     peak = _peak(model, draft if last else None, speculation, run, s, stage)
     outside = (

@@ -62,6 +62,8 @@ class RunShape:
     multimodal_values : int
         Input numbers that it sends (images x pixels x channels).
     expert_parallel : bool
+    largest_capture : int
+        Largest batch that is captured by default: 512, on data-centre Blackwell 1024.
     """
 
     max_num_batched_tokens: int
@@ -71,6 +73,7 @@ class RunShape:
     multimodal_tokens: int = 0
     multimodal_values: int = 0
     expert_parallel: bool = False
+    largest_capture: int = 512
 
 
 def version_number(version: str) -> tuple[int, int, int]:
@@ -222,8 +225,8 @@ def _source(what: str, fit: Fit) -> str:
 def capture_sizes(max_num_seqs: int, query_len: int = 1, ceiling: int = 512) -> tuple[int, ...]:
     """Batch sizes that vLLM captures by default: 1, 2, 4, 8 to 248 by 8, then by 16, up to twice the decode batch.
 
-    >>> len(capture_sizes(1024)), capture_sizes(2)
-    (51, (1, 2, 4))
+    >>> len(capture_sizes(1024)), capture_sizes(2), len(capture_sizes(1024, ceiling=1024))
+    (51, (1, 2, 4), 83)
     """
     most = min(max_num_seqs * query_len * 2, ceiling)
     grid = (1, 2, 4, *range(8, 256, 8), *range(256, ceiling + 1, 16))
@@ -232,7 +235,7 @@ def capture_sizes(max_num_seqs: int, query_len: int = 1, ceiling: int = 512) -> 
 
 def cuda_graphs(model: Model, run: RunShape, version: str, query_len: int = 1) -> Estimate:
     """CUDA-graph memory as vLLM estimates it on one rank: a first capture, then an increment per size and layer."""
-    sizes = len(capture_sizes(run.max_num_seqs, query_len))
+    sizes = len(capture_sizes(run.max_num_seqs, query_len, run.largest_capture))
     layers = -(-len(model.layers) // run.pp)
     fit = fit_for(version)
     routed = any(isinstance(layer.feed_forward, Experts) for layer in model.layers)

@@ -104,6 +104,19 @@ def test_speculation_captures_more_graphs_of_small_batches() -> None:
     assert cuda_graphs(LLAMA8, RUN, "0.32.0").best < cuda_graphs(LLAMA8, RUN, "0.19.0").best
 
 
+def test_data_centre_blackwell_captures_batches_up_to_1024() -> None:
+    flags = VllmFlags(max_model_len=8192, max_num_batched_tokens=8192)
+    hopper, blackwell, desktop = (
+        predict_vllm(LLAMA8, load_accelerator(name), flags).rank.cuda_graph.best
+        for name in ("h200", "b200", "rtx-5090")
+    )
+    assert blackwell > hopper >= desktop
+    few = replace(flags, max_num_seqs=16)
+    assert predict_vllm(LLAMA8, load_accelerator("b200"), few).rank.cuda_graph.best == (
+        predict_vllm(LLAMA8, load_accelerator("h200"), few).rank.cuda_graph.best
+    )
+
+
 def test_rules_and_fits_are_ordered_and_say_where_they_come_from() -> None:
     assert [since for since, _, _ in CHANGES] == sorted(since for since, _, _ in CHANGES)
     assert all(seen for _, _, seen in CHANGES)
