@@ -475,6 +475,8 @@ def _engine_lines(job: Mapping[str, Any], environment: Mapping[str, str], log: P
                 process.stdin.close()
                 for line in process.stdout:
                     yield json.loads(line)
+        except BrokenPipeError:
+            raise SpecplanError(f"vLLM's process ended before it read its job; see {log}") from None
         finally:
             process.terminate()
 
