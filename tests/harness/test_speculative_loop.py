@@ -265,3 +265,61 @@ def test_greedy_runs_give_the_engines_tokens_drafts_and_accepted_counts(smollm2:
 @pytest.mark.parametrize("name", TRACE_SOURCES)
 def test_all_requests_of_the_engines_greedy_runs(smollm2: Llama, name: str) -> None:
     same_as_the_engine(smollm2, name, slice(None))
+
+
+def smollm2_prompts(n: int) -> list[Request]:
+    from specplan.harness.prompts import prompt_file, read_prompts, tokenizer_of
+
+    tokenizer = tokenizer_of("smollm2-135m")
+    return [r for name in ("copy", "open") for r in read_prompts(prompt_file(name), tokenizer, limit=n // 2)]
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_greedy_output_equals_transformers_generate_on_20_prompts_with_every_source(smollm2: Llama) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from specplan.harness.load import smollm2_gguf
+
+    path = smollm2_gguf()
+    theirs = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()
+    asked = smollm2_prompts(20)
+    expected = {}
+    for r in asked:
+        prompt = torch.tensor([r.prompt])
+        seen = torch.ones_like(prompt)
+        out = theirs.generate(prompt, attention_mask=seen, max_new_tokens=48, do_sample=False, pad_token_id=0)
+        expected[r.id] = tuple(out[0, prompt.shape[1] :].tolist())
+    self_draft = ModelDrafter(
+        model=smollm2.without_layers(range(12, 16)), k=3, batch=4, capacity=512, max_model_len=512
+    )
+    drafters: dict[str, Drafter] = {
+        "none": NoDrafter(),
+        "draft": self_draft,
+        **{s: matcher(s) for s in ("ngram:min=2,max=5,k=3", "suffix", "sglang-ngram:budget=8")},
+    }
+    for name, drafter in drafters.items():
+        run = loop(smollm2, drafter, max_tokens=48, capacity=512, stop_ids=frozenset({2}), batch=4)
+        assert {g.request.id: g.tokens for g in run.run(asked)} == expected, name
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_at_temperature_1_counts_follow_theory_and_tell_greedy_from_probabilistic_drafts(smollm2: Llama) -> None:
+    """Accepted minus the sum of overlaps at reached positions is a martingale: 3 standard deviations bound it."""
+    sampling = Sampling(temperature=1.0)
+    alphas = {}
+    for name in ("greedy", "probabilistic"):
+        drafter = ModelDrafter(
+            model=smollm2.without_layers(range(12, 16)), k=3, batch=4, capacity=512, max_model_len=512,
+            sampling=sampling if name == "probabilistic" else None, generator=torch.Generator().manual_seed(7),
+        )  # fmt: skip
+        run = loop(smollm2, drafter, max_tokens=64, capacity=512, stop_ids=frozenset({2}), sampling=sampling, batch=4)
+        steps = [s for g in run.run(smollm2_prompts(16)) for s in g.steps]
+        chances = np.array([o for s in steps for o in s.overlap or ()])
+        accepted = sum(s.accepted for s in steps)
+        spread = np.sqrt((chances * (1 - chances)).sum())
+        assert abs(accepted - chances.sum()) < 3 * spread, name
+        alphas[name] = float(chances.mean())
+    assert 0.30 < alphas["greedy"] < 0.48
+    assert 0.50 < alphas["probabilistic"] < 0.67
