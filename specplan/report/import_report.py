@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from specplan.report.catalog_table import model_summary, print_model
@@ -56,11 +57,11 @@ def print_import(found: Imported, summary: CheckpointSummary | None, console: Co
     """Print the card of an imported model, its checkpoint, and what was assumed."""
     print_model(found.model, (), console)
     for line in (*_notes(found.model), *_wrapper_note(found)):
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False)
     if summary is not None:
         _print_checkpoint(summary, console)
     for assumption in found.assumptions:
-        console.print(f"[yellow]assumed[/yellow] {assumption}", highlight=False)
+        console.print(f"[yellow]assumed[/yellow] {escape(assumption)}", highlight=False)
 
 
 def _wrapper_note(found: Imported) -> list[str]:
@@ -95,7 +96,7 @@ def _print_checkpoint(summary: CheckpointSummary, console: Console) -> None:
             table.add_row(name, f"{count:,}", "exact")
     console.print(table)
     for line in summary.disagreements:
-        console.print(f"[red]disagree[/red] {line}", highlight=False)
+        console.print(f"[red]disagree[/red] {escape(line)}", highlight=False)
     if not summary.disagreements:
         console.print("[dim]config and headers agree[/dim]")
 

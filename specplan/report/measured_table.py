@@ -12,6 +12,7 @@ from rich.table import Table
 from specplan.plan.drift import Drift
 from specplan.plan.measured import Alpha, MeasuredSource
 from specplan.plan.measured_point import MeasuredPoint
+from specplan.report.grid import LiteralTable
 from specplan.report.measured_document import wasted
 from specplan.units import format_seconds
 
@@ -20,8 +21,8 @@ FILE_WIDTH: Final = 132
 
 
 def figure_table(*columns: tuple[str, str]) -> Table:
-    """Borderless table of the given columns (name, justification); long texts fold."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """Borderless table, its cells no markup, of the given columns (name, justification); long texts fold."""
+    table = LiteralTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name, justify in columns:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     return table
@@ -144,6 +145,7 @@ def print_point_table(points: Sequence[MeasuredPoint], console: Console) -> None
         f"{place.pair.target.name} on {place.pair.accelerator.name}, tp {place.pair.tp}, batch {place.batch}, context "
         f"{place.context_len}: times derived ({place.pair.layer}), acceptance measured, c {points[0].c_origin}",
         style="dim",
+        markup=False,
     )
     console.print(table)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from specplan.plan.plane import ASSUMPTIONS, NOT_MODELED, Contour, Line, Plane, Point, Scene
 from specplan.plan.source import DraftSource
@@ -115,7 +116,7 @@ def print_notes(document: dict[str, Any], console: Console) -> None:
     """Print what a document assumes and leaves out."""
     for label, key in (("assumed", "assumptions"), ("not modelled", "not_modeled")):
         for line in document[key]:
-            console.print(f"[dim]{label}: {line}[/dim]", highlight=False)
+            console.print(f"[dim]{label}: {escape(line)}[/dim]", highlight=False)
 
 
 def plane_rows(planes: Sequence[Plane]) -> Iterable[Sequence[Any]]:
@@ -200,7 +201,7 @@ def sweep_rows(sweep: Sweep) -> Iterable[Sequence[Any]]:
 def print_planes(planes: Sequence[Plane], console: Console) -> None:
     """Print each source's place on the plane; then what is assumed and left out."""
     for plane in planes:
-        head = f"{plane.title}: " if plane.title else ""
+        head = f"{escape(plane.title)}: " if plane.title else ""
         console.print(
             f"[bold]{head}plane at kappa {plane.kappa}[/bold], verify pass {plane.verify:.4g} x plain pass"
             + (
@@ -219,7 +220,7 @@ def print_planes(planes: Sequence[Plane], console: Console) -> None:
                 table.add_row(line.source.label, _marked(line.source.c, line.source.c_origin), even, *cells)
             console.print(table)
         if plane.points:
-            table = grid("source", "κ", "steps", "c", "α", "speedup", "α†", left=_NAMES, wrap=("source",))
+            table = grid("source", "κ", "steps", "c", "α", "speedup", "α†", left=_NAMES, wrap=("source",), literal=True)
             table.padding = (0, 1, 0, 0)
             for point in plane.points:
                 table.add_row(*_point_cells(point))
@@ -262,7 +263,7 @@ def _number(value: float, digits: int, otherwise: str) -> str:
 
 def print_sweep(sweep: Sweep, console: Console) -> None:
     """Print each source's best point, and which source is best where."""
-    table = grid(f"over {sweep.kind}", "best at", "speedup", "at the ends", left=(f"over {sweep.kind}",))
+    table = grid(f"over {sweep.kind}", "best at", "speedup", "at the ends", left=(f"over {sweep.kind}",), literal=True)
     for curve in sweep.curves:
         table.add_row(
             curve.source.label,
@@ -271,7 +272,7 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
             f"{_end(curve, 0)} ... {_end(curve, -1)}",
         )
     console.print(table)
-    best = grid("best", "from", "to", left=("best",))
+    best = grid("best", "from", "to", left=("best",), literal=True)
     for region in sweep.regions:
         best.add_row(_winner(sweep, region.winner) or "plain decoding", _x(sweep, region.low), _x(sweep, region.high))
     console.print(best)

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from specplan.plan.source import DraftSource
 from specplan.plan.tie import Tie
@@ -51,10 +52,10 @@ def _described(s: DraftSource) -> str:
 
 def print_tie(found: Tie, coverage: Sequence[float], alpha: Sequence[float], console: Console) -> None:
     """Print the speedup to equal, then each quantity that would do it alone."""
-    console.print(f"[bold]to equal[/bold] {_described(found.incumbent)}: {found.speedup:.4f}x", highlight=False)
+    console.print(f"[bold]to equal[/bold] {escape(_described(found.incumbent))}: {found.speedup:.4f}x", highlight=False)
     known = "" if found.challenger_speedup is None else f": {found.challenger_speedup:.4f}x now"
-    console.print(f"[bold]must reach[/bold] {_described(found.challenger)}{known}", highlight=False)
-    table = grid("any one of", "needed", "given", "figure is", left=("any one of", "figure is"))
+    console.print(f"[bold]must reach[/bold] {escape(_described(found.challenger))}{known}", highlight=False)
+    table = grid("any one of", "needed", "given", "figure is", left=("any one of", "figure is"), literal=True)
     table.add_row("E, tokens per drafted step", _number(found.needed_emitted), "", "derived")
     for a in found.answers:
         digits = 0 if a.quantity == "kappa" else 4
@@ -67,7 +68,7 @@ def print_tie(found: Tie, coverage: Sequence[float], alpha: Sequence[float], con
     console.print(table)
     for a in found.answers:
         if a.why:
-            console.print(f"{a.quantity}: {a.why}", highlight=False)
+            console.print(f"{a.quantity}: {a.why}", highlight=False, markup=False)
     pairs = [f"{a:.3f} at {g:.0%}" for g, a in zip(coverage, alpha, strict=True) if not np.isnan(a)]
     if pairs:
         console.print(f"α needed by coverage: {', '.join(pairs)}", highlight=False)

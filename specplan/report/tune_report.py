@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from specplan.plan.plane import Scene
 from specplan.plan.source import DraftSource
@@ -87,7 +88,7 @@ def _length(best: int, kappa_max: int) -> str:
 def print_table(found: TuneTable, console: Console) -> None:
     """Print best length and speedup over the grid, then what each compared length loses."""
     console.print("[bold]best kappa (speedup)[/bold]; rows alpha, columns c; - where none pays", highlight=False)
-    table = grid("alpha", *(f"c {c:g}" for c in found.c))
+    table = grid("alpha", *(f"c {c:g}" for c in found.c), literal=True)
     for i, alpha in enumerate(found.alpha):
         cells = [
             f"{_length(int(k), found.kappa_max)} ({s:.2f}x)"
@@ -101,7 +102,7 @@ def print_table(found: TuneTable, console: Console) -> None:
             + ", ".join(map(str, found.compared)),
             highlight=False,
         )
-        lost = grid("alpha", *(f"c {c:g}" for c in found.c))
+        lost = grid("alpha", *(f"c {c:g}" for c in found.c), literal=True)
         for i, alpha in enumerate(found.alpha):
             lost.add_row(
                 f"{alpha:g}", *(" ".join(f"{100 * x:.0f}" for x in found.loss[i, j]) for j in range(found.c.size))
@@ -112,7 +113,7 @@ def print_table(found: TuneTable, console: Console) -> None:
 def print_curve(curve: TuneCurve, console: Console, *, compared: Sequence[int] = ()) -> None:
     """Print one source over its draft length: the neighbourhood of the best, and the lengths to compare."""
     s = curve.source
-    console.print(f"[bold]{s.label}[/bold]: {_verdict(curve)}", highlight=False)
+    console.print(f"[bold]{escape(s.label)}[/bold]: {_verdict(curve)}", highlight=False)
     shown = sorted(
         {
             k
@@ -120,7 +121,7 @@ def print_curve(curve: TuneCurve, console: Console, *, compared: Sequence[int] =
             if 0 < k < curve.kappa.size
         }
     )
-    table = grid("kappa", "speedup", "lost", "c", "verify pass", "")
+    table = grid("kappa", "speedup", "lost", "c", "verify pass", "", literal=True)
     for k in shown:
         mark = "best" if k == curve.best else "one more token loses from here" if k == curve.last_paying else ""
         table.add_row(
@@ -152,7 +153,7 @@ def print_free(
 ) -> None:
     """Print the best length of sources of free acceptance for each alpha."""
     console.print("[bold]best kappa (speedup)[/bold] for each alpha; - where none pays", highlight=False)
-    table = grid("alpha", *(s.label for s in sources))
+    table = grid("alpha", *(s.label for s in sources), literal=True)
     table.add_row("c", *(f"{s.c:.6g} {s.c_origin}" for s in sources))
     for i, a in enumerate(alpha):
         row = [curves[i] for curves in tables]
