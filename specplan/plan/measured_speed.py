@@ -65,7 +65,7 @@ class MeasuredSpeed:
     v : float
         Target pass of the mean width of a drafted step over a plain one, timed apart.
     predicted_emitted : float
-        E over all steps from alpha, coverage and draft lengths by the formula.
+        E over all steps from coverage, draft lengths and the alpha of each, by the formula.
     predicted_step_s : float
         Time of a step from single-pass times.
     """
@@ -100,7 +100,7 @@ class MeasuredSpeed:
 
     @property
     def emitted_ratio(self) -> float:
-        """Measured E over predicted E: what constant alpha misses."""
+        """Measured E over predicted E: what an alpha that is constant along a draft misses."""
         return (self.measured.tokens_per_step or math.nan) / self.predicted_emitted
 
     @property
@@ -155,8 +155,9 @@ def measured_speed(
 
     Notes
     -----
-    Predicted E sums the formula over the measured draft lengths; predicted time sums the pass of each width, the
-    drafting (k draft passes, or the matcher's measured time, which no pass predicts), and plain decoding's host time.
+    Predicted E sums the formula over the measured draft lengths, each with its own measured alpha (a suffix match that
+    drafts more is also accepted more often). Predicted time sums the pass of each width, the drafting (k draft passes,
+    or the matcher's measured time, which no pass predicts), and plain decoding's host time.
     """
     t = measured.tally
     if t is None or not t.steps or t.draft_s is None or t.verify_s is None or t.host_s is None:
@@ -164,10 +165,11 @@ def measured_speed(
     if t.drafts is None or t.emitted_tokens is None:
         raise InputError(f"{measured.source}: steps without counts")
     per_step = [t.draft_s / t.steps, t.verify_s / t.steps, t.host_s / t.steps]
-    shares = [(row.drafted, row.drafts / t.steps) for row in measured.lengths]
-    plain_share = 1.0 - sum(share for _, share in shares)
+    shares = [row.drafts / t.steps for row in measured.lengths]
+    plain_share = 1.0 - sum(shares)
     one = passes.of_width(1)
-    verify = plain_share * one + sum(share * passes.of_width(length + 1) for length, share in shares)
+    widths = [row.drafted + 1 for row in measured.lengths]
+    verify = plain_share * one + sum(share * passes.of_width(w) for share, w in zip(shares, widths, strict=True))
     draft = per_step[0] if passes.draft_s is None else kappa * passes.draft_s
     mean_len = measured.draft_len or 0.0
     return MeasuredSpeed(
@@ -186,15 +188,13 @@ def measured_speed(
     )
 
 
-def _predicted_emitted(
-    measured: MeasuredSource, shares: Sequence[tuple[int, float]], plain_share: float, *, nodes: bool
-) -> float:
-    alpha = measured.alpha.value
-    if nodes or alpha is None:
+def _predicted_emitted(measured: MeasuredSource, shares: Sequence[float], plain_share: float, *, nodes: bool) -> float:
+    alphas = [row.alpha for row in measured.lengths]
+    if nodes or any(alpha is None for alpha in alphas):
         return measured.tokens_per_step or 1.0
-    lengths = np.array([length for length, _ in shares], dtype=np.int64)
-    weights = np.array([share for _, share in shares], dtype=np.float64)
-    return plain_share + float(weights @ expected_emitted(alpha, lengths)) if len(lengths) else 1.0
+    lengths = np.array([row.drafted for row in measured.lengths], dtype=np.int64)
+    emitted = expected_emitted(np.array(alphas, dtype=np.float64), lengths)
+    return plain_share + float(np.array(shares) @ emitted) if len(lengths) else 1.0
 
 
 def plane_source(speed: MeasuredSpeed) -> DraftSource:
