@@ -145,7 +145,7 @@ def main(argv: list[str] | None = None) -> None:
 
     ``--debug`` anywhere on the line shows the traceback instead.
     """
-    # Start-up is a sixth shorter when imports are not scanned for garbage and no pydantic plugins are looked for.
+    # Start-up is a sixth shorter when imports are not searched for garbage and no pydantic plugins are looked for.
     gc.set_threshold(100_000, 50, 50)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     args = list(sys.argv[1:] if argv is None else argv)
@@ -153,7 +153,10 @@ def main(argv: list[str] | None = None) -> None:
     if debug:
         args.remove("--debug")
     try:
-        sys.exit(_run(args))
+        code = _run(args)
+        if argv is None:
+            gc.freeze()  # the process ends here: a last search for garbage would take a quarter of a short command
+        sys.exit(code)
     except SpecplanError as error:
         if debug:
             raise

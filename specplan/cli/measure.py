@@ -23,7 +23,7 @@ def measure(
     seed: int = typer.Option(0, "--seed", help="Of every draw."),
     runner: str = typer.Option("own", "--runner", help="own: the loop of this package; vllm: an installed vLLM."),
     demo: bool = typer.Option(False, "--demo", help="SmolLM2-135M with n-gram, suffix and a self-draft on both sets."),
-    tiny: bool = typer.Option(False, "--tiny", help="4 prompts per file, 48 tokens: a look in under two minutes."),
+    tiny: bool = typer.Option(False, "--tiny", help="3 prompts per file, 40 tokens: a look in under two minutes."),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
     """Run real proposers and verifiers on a real model: alpha and tokens per second, beside what c and v predict.
@@ -49,11 +49,11 @@ def measure(
         target=target,
         sources=tuple(sources),
         prompts=tuple(sets),
-        max_tokens=min(max_tokens, 48) if tiny else max_tokens,
+        max_tokens=min(max_tokens, 40) if tiny else max_tokens,
         temperature=temperature,
         rule=rule,
         batch=batch,
-        limit=min(limit or 4, 4) if tiny else limit,
+        limit=min(limit or 3, 3) if tiny else limit,
         dtype=dtype,
         device=device,
         threads=threads,
