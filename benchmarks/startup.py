@@ -11,13 +11,16 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-COST = ["-m", "specplan", "cost", "llama3-70b", "--draft", "llama3.2-1b", "--tp", "4", "--alpha", "0.7"]
+PYTHON = sys.executable
+SPECPLAN = str(Path(PYTHON).with_name("specplan"))  # the installed command, as users run it
+COST = ["cost", "llama3-70b", "--draft", "llama3.2-1b", "--tp", "4", "--alpha", "0.7"]
 PROGRAMS = {
-    "import typer": ["-c", "import typer"],
-    "specplan --help": ["-m", "specplan", "--help"],
-    "import numpy, pydantic, typer, rich": ["-c", "import numpy, pydantic, typer, rich"],
-    "specplan cost": COST,
+    "import typer": [PYTHON, "-c", "import typer"],
+    "specplan --help": [SPECPLAN, "--help"],
+    "import numpy, pydantic, typer, rich": [PYTHON, "-c", "import numpy, pydantic, typer, rich"],
+    "specplan cost": [SPECPLAN, *COST],
 }
 RATIOS = {
     "help": ("specplan --help", "import typer", 3.0),
@@ -31,7 +34,7 @@ def measure(rounds: int = 15) -> dict[str, float]:
     for i in range(rounds + 1):
         for name, argv in PROGRAMS.items():
             start = time.perf_counter()
-            subprocess.run([sys.executable, *argv], capture_output=True, check=True)
+            subprocess.run(argv, capture_output=True, check=True)
             if i:
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(t) for name, t in times.items()}
