@@ -442,7 +442,8 @@ def _warnings(target: Model, draft: Model | None, length: int, context_len: int)
             f"vocabularies differ ({target.name} {target.vocab_size}, {draft.name} {draft.vocab_size}): vLLM refuses "
             "the pair unless use_heterogeneous_vocab is set, and then drafts only shared tokens, greedily"
         )
-    if draft.max_position is not None and draft.max_position < length:
+    # vLLM raises the limit of a head that drafts from the target's states to the target's own.
+    if draft.embedding and draft.max_position is not None and draft.max_position < length:
         found.append(
             f"{draft.name} states {draft.max_position} positions, below the {length} served: engines stop drafting "
             "there"

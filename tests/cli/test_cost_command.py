@@ -151,3 +151,22 @@ def test_a_context_beyond_the_sequences_is_warned_of(specplan) -> None:
         "--context 16384 is beyond the 8192" in w for w in document(specplan, *COST_8B, "--context", "16k")["warnings"]
     )
     assert not document(specplan, *COST_8B, "--context", "8k")["warnings"]
+
+
+def test_a_head_on_the_targets_states_has_the_targets_length_and_borrows_its_embedding(specplan, tmp_path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 1,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+        "draft_vocab_size": 32000, "max_position_embeddings": 2048, "tie_word_embeddings": False,
+        "torch_dtype": "float16",
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    d = document(specplan, "cost", "llama3.1-8b", "--draft", str(tmp_path), "--max-model-len", "8192")
+    assert not d["warnings"]
+    assert d["draft"]["gathered_params"] == 0
+    assert d["draft"]["kv_bytes_per_token"] == 4096
+    attention = (4096 + 2 * 1024) * (2 * 4096) + 4096 * 4096  # q, k and v read embedding and state side by side
+    own = attention + 3 * 4096 * 14336 + 3 * 4096 * 4096 + 32000 * 4096
+    assert d["draft"]["streamed_params"] == own
+    short = document(specplan, "cost", "llama3.1-8b", "--draft", "llama3-8b", "--max-model-len", "16384")
+    assert any("stop drafting" in w for w in short["warnings"])
