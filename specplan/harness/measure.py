@@ -144,7 +144,7 @@ def measure(
         with (
             StepWriter(steps_path, inputs, resume=True) as writer,
             Outputs(folder / OUTPUTS_FILE, writer.done) as out,
-            _Clocks(folder / PASSES_FILE, drafts, ordered, requests, settings) as clocks,
+            _Clocks(folder / PASSES_FILE, drafts, ordered, requests, settings, resumed=bool(writer.done)) as clocks,
         ):
             for source in ordered:
                 before = sum((source.spelling, r.id) in writer.done for r in requests)
@@ -246,17 +246,27 @@ def _run(
 
 
 class _Clocks:
-    """Rounds of single passes between requests: the target's by width, and the draft's, as JSON lines."""
+    """Rounds of single passes between requests: the target's by width, and the draft's, as JSON lines.
+
+    Rounds that the file holds already belong to this run only if it is `resumed`.
+    """
 
     def __init__(
-        self, path: Path, drafts: Drafts, sources: Sequence[Source], requests: Sequence[Request], settings: Settings
+        self,
+        path: Path,
+        drafts: Drafts,
+        sources: Sequence[Source],
+        requests: Sequence[Request],
+        settings: Settings,
+        *,
+        resumed: bool,
     ) -> None:
         widest = 1 + max(draft_length(s) for s in sources)
         self._capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + widest
         self._drafts, self._batch = drafts, settings.batch
         doubled = {2**i for i in range(widest.bit_length()) if 2**i <= widest}
         self._widths = sorted(doubled | {1 + draft_length(s) for s in sources})
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("a" if resumed else "w", encoding="utf-8")
 
     def round(self, source: Source, context_len: int) -> None:
         """Time one round behind `context_len` tokens, for `source`."""

@@ -122,6 +122,9 @@ def test_passes_are_timed_between_requests(target: Llama, tmp_path: Path) -> Non
     assert len(rows) == 4 * len(REQUESTS)
     assert all(set(row["target_s"]) >= {"1", "9"} for row in rows)
     assert {row["source"] for row in rows if "draft_s" in row} == {SOURCES[2].spelling}
+    (tmp_path / STEPS_FILE).unlink()
+    run(target, tmp_path)  # a run anew, not a resumed one: it keeps no round of the run before
+    assert len((tmp_path / PASSES_FILE).read_text().splitlines()) == len(rows)
 
 
 def steps(drafted: int, accepted: list[int], seconds: tuple[float, float, float]) -> list[StepRecord]:
