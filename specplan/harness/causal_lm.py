@@ -50,7 +50,7 @@ class CausalLM(Protocol):
         """Format of the weights."""
         ...
 
-    def new_cache(self, batch: int, capacity: int) -> Any:
+    def new_cache(self, batch: int, capacity: int) -> Cache:
         """Empty cache."""
         ...
 

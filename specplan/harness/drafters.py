@@ -50,11 +50,6 @@ class DraftBatch:
 class Drafter(Protocol):
     """A draft source for the loop."""
 
-    @property
-    def on_device(self) -> bool:
-        """Whether drafting runs on the device (its time is the draft's, not the host's)."""
-        ...
-
     def start(self, row: Row) -> None:
         """A request begins: its prompt and its first token are in `row.tokens`."""
         ...
@@ -74,8 +69,6 @@ class Drafter(Protocol):
 
 class NoDrafter:
     """Plain decoding."""
-
-    on_device = True
 
     def start(self, row: Row) -> None:
         """Nothing to prepare."""
@@ -107,11 +100,6 @@ class MatcherDrafter:
     proposer: Proposer
     k: int
     max_model_len: int
-
-    @property
-    def on_device(self) -> bool:
-        """Never: matching is host work."""
-        return False
 
     def start(self, row: Row) -> None:
         """Hand over the prompt; the first token comes with the first draft."""
@@ -183,11 +171,6 @@ class ModelDrafter:
     def __post_init__(self) -> None:
         self._cache = self.model.new_cache(self.batch, self.capacity)
         self._held = [0] * self.batch
-
-    @property
-    def on_device(self) -> bool:
-        """Always."""
-        return True
 
     def start(self, row: Row) -> None:
         """Prefill the prompt; the first token comes with the first draft."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from specplan.errors import InputError
-from specplan.harness.causal_lm import CausalLM
+from specplan.harness.causal_lm import Cache, CausalLM
 from specplan.harness.drafters import DraftBatch, Drafter, Row
 from specplan.harness.verifiers import (
     OutcomeTensors,
@@ -134,7 +134,7 @@ class SpeculativeLoop:
                 running = places.pop(place)
                 yield self._finish(running)
 
-    def _start(self, request: Request, place: int, cache: Any) -> _Running:
+    def _start(self, request: Request, place: int, cache: Cache) -> _Running:
         if not request.prompt:
             raise InputError(f"request {request.id}: the prompt is empty")
         if len(request.prompt) + self.max_tokens > self.capacity:
@@ -153,7 +153,7 @@ class SpeculativeLoop:
         self.drafter.start(row)
         return _Running(request=request, row=row, new=list(first))
 
-    def _step(self, running: Sequence[_Running], cache: Any) -> None:
+    def _step(self, running: Sequence[_Running], cache: Cache) -> None:
         """Draft, score, verify and record one step of every running request."""
         rows = [r.row for r in running]
         began = time.perf_counter()
@@ -187,7 +187,7 @@ class SpeculativeLoop:
             r.steps.append(record)
             r.row.tokens.extend(r.new)
 
-    def _score(self, rows: Sequence[Row], places: torch.Tensor, drafts: DraftBatch, cache: Any) -> torch.Tensor:
+    def _score(self, rows: Sequence[Row], places: torch.Tensor, drafts: DraftBatch, cache: Cache) -> torch.Tensor:
         """Target logits after each row's last token and each drafted one, shape (rows, K + 1, V)."""
         k = drafts.tokens.shape[1]
         device = self.target.device
@@ -224,7 +224,7 @@ class SpeculativeLoop:
         n, k = drafts.tokens.shape
         return torch.rand((n, k + 1), dtype=torch.float64, device=self.target.device, generator=self.generator)
 
-    def _commit(self, rows: Sequence[Row], places: torch.Tensor, outcome: Outcome, cache: Any) -> None:
+    def _commit(self, rows: Sequence[Row], places: torch.Tensor, outcome: Outcome, cache: Cache) -> None:
         device = self.target.device
         counts = torch.zeros(self.batch, dtype=torch.int64, device=device)
         counts[places] = torch.from_numpy(outcome.emitted).to(device)

@@ -1,7 +1,7 @@
 """A draft source as the plane sees it: what it costs, how it is accepted, and where both numbers come from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -206,12 +206,3 @@ def source_speedup(
         source.overhead,
     )
     return emitted / cost
-
-
-def with_prices(source: DraftSource, *, c: float | None = None, verify: float | None = None) -> DraftSource:
-    """The source with derived prices in place of its own."""
-    if c is not None:
-        source = replace(source, c=c, c_origin="derived")
-    if verify is not None:
-        source = replace(source, verify=verify, verify_origin="derived")
-    return source
