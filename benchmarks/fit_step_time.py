@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from specplan.plan import step_time
-from specplan.plan.timed_engine import ENGINES, Engine
-from specplan.plan.validate import TableReport, validate
+from specplan.timing import step_time
+from specplan.timing.timed_engine import ENGINES, Engine
+from specplan.evidence.validate import TableReport, validate
 from specplan.specs.hardware import list_accelerators
 from specplan.values.hardware import Accelerator
 

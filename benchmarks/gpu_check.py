@@ -40,8 +40,8 @@ from specplan.harness.pass_times import timed
 from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
 from specplan.harness.sources import Drafts, NoSource, draft_length, read_source
 from specplan.harness.verifiers import Sampling
-from specplan.plan.bench_result import BenchedModel, bench_rows, benched_model, ridge_of
-from specplan.plan.measured import summarise
+from specplan.timing.bench_result import BenchedModel, bench_rows, benched_model, ridge_of
+from specplan.decide.measured import summarise
 from specplan.propose.build import proposer_of
 from specplan.propose.spelling import parse_source
 from specplan.records.tally import Tally

@@ -21,8 +21,8 @@ from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.indifference import free_draft_tie
 from specplan.formulas.speedup import speedup
 from specplan.formulas.tree import best_tree
-from specplan.plan.plane import plane
-from specplan.plan.source import DraftSource
+from specplan.decide.plane import plane
+from specplan.decide.source import DraftSource
 from specplan.report.picture import save
 from specplan.report.plane_plot import draw_planes
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from specplan.plan.step_source import loads, on_engine, step_time
-from specplan.plan.step_source_text import parse_step_source
-from specplan.plan.step_time import machine
+from specplan.decide.step_source import loads, on_engine, step_time
+from specplan.decide.step_source_text import parse_step_source
+from specplan.timing.step_time import machine
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 

@@ -10,17 +10,17 @@ import typer
 
 from specplan.errors import InputError, NotFoundError, SpecplanError
 from specplan.ingest.startup_logs import read_startup_log
-from specplan.plan.blocks import BlocksReport, sglang_blocks, vllm_blocks
-from specplan.plan.engines.prediction import PoolPrediction
-from specplan.plan.engines.sglang import SglangFlags, predict_sglang
-from specplan.plan.engines.speculative import (
+from specplan.memory.blocks import BlocksReport, sglang_blocks, vllm_blocks
+from specplan.memory.prediction import PoolPrediction
+from specplan.memory.sglang import SglangFlags, predict_sglang
+from specplan.memory.speculative import (
     SglangSpeculation,
     Speculation,
     parse_speculative_config,
     sglang_speculation,
 )
-from specplan.plan.engines.vllm import VllmFlags, predict_vllm, with_encoder_budget
-from specplan.plan.startup_check import (
+from specplan.memory.vllm import VllmFlags, predict_vllm, with_encoder_budget
+from specplan.memory.startup_check import (
     StartupCheck,
     card_of,
     check_startup,

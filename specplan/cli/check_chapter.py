@@ -5,7 +5,7 @@ import typer
 
 def check_chapter(json: bool = typer.Option(False, "--json", help="One JSON document and nothing else.")) -> None:
     """Every number of the source chapter beside specplan's own, with pass or fail. Exits with 1 if one fails."""
-    from specplan.plan.chapter import chapter_rows
+    from specplan.evidence.chapter import chapter_rows
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
 

@@ -37,7 +37,7 @@ def compare(
     """Step time and throughput of each draft source over batch and context, against no speculation."""
     from specplan import units
     from specplan.cli.step_inputs import load_sources, load_tables
-    from specplan.plan.compare import compare as plan
+    from specplan.decide.compare import compare as plan
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats

@@ -31,7 +31,7 @@ def cost(
     Without a draft the target is priced alone. Every figure says whether it is exact, derived, measured or assumed.
     """
     from specplan import units
-    from specplan.plan import cost as plan
+    from specplan.decide import cost as plan
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats

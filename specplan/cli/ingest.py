@@ -34,7 +34,7 @@ def ingest(
     from specplan.errors import InputError
     from specplan.ingest.read import read_origin
     from specplan.ingest.summary import ingested
-    from specplan.plan.pricing import Pair
+    from specplan.decide.pricing import Pair
     from specplan.records.files import StepWriter, refuse_overwrite
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator

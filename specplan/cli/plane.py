@@ -49,9 +49,9 @@ def plane(
     """
     from specplan import units
     from specplan.cli.source_option import Place, picture_width, scenes
-    from specplan.plan.plane import planes_of
-    from specplan.plan.source_text import read_numbers
-    from specplan.plan.sweep import axis_named, default_axis, sweep
+    from specplan.decide.plane import planes_of
+    from specplan.decide.source_text import read_numbers
+    from specplan.decide.sweep import axis_named, default_axis, sweep
     from specplan.report import plane_report
     from specplan.report.output_file import ARRAYS, PICTURES, output_path
 

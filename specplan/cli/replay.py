@@ -54,8 +54,8 @@ def replay(
     from pathlib import Path
 
     from specplan import units
-    from specplan.plan.drift import alert_threshold
-    from specplan.plan.pricing import Pair
+    from specplan.decide.drift import alert_threshold
+    from specplan.decide.pricing import Pair
     from specplan.propose.spelling import grid_of, parse_source
     from specplan.records.lines import BrokenLog
     from specplan.replay.read import TraceReader, find_files

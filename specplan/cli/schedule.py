@@ -28,7 +28,7 @@ def schedule(
     from specplan import units
     from specplan.cli.step_inputs import load_sources, load_tables
     from specplan.errors import InputError
-    from specplan.plan.schedule import schedule as plan
+    from specplan.decide.schedule import schedule as plan
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats

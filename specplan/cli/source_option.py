@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError
-from specplan.plan.measured import MeasuredSource, summarise
-from specplan.plan.plane import Scene
-from specplan.plan.pricing import LAYERS, Pair, Setting, price_notes, priced, prices
-from specplan.plan.source import DraftSource, check_source
-from specplan.plan.source_text import (
+from specplan.decide.measured import MeasuredSource, summarise
+from specplan.decide.plane import Scene
+from specplan.decide.pricing import LAYERS, Pair, Setting, price_notes, priced, prices
+from specplan.decide.source import DraftSource, check_source
+from specplan.decide.source_text import (
     SourceText,
     measured_rows,
     measured_source,
@@ -18,7 +18,7 @@ from specplan.plan.source_text import (
     read_number,
     read_source,
 )
-from specplan.plan.step_source import eagle_head, mtp_head
+from specplan.decide.step_source import eagle_head, mtp_head
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.specs.text_files import read_text

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from specplan.errors import InputError
-from specplan.plan.measured_steps import MeasuredTable, load_measured_table
-from specplan.plan.step_source import StepSource
-from specplan.plan.step_source_text import parse_step_source
+from specplan.timing.measured_steps import MeasuredTable, load_measured_table
+from specplan.decide.step_source import StepSource
+from specplan.decide.step_source_text import parse_step_source
 from specplan.specs.catalog import load_model
 
 

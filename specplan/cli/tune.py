@@ -36,8 +36,8 @@ def tune(
     from specplan import units
     from specplan.cli.source_option import Place, scenes
     from specplan.errors import InputError
-    from specplan.plan import tune as plan
-    from specplan.plan.source_text import read_numbers, read_whole
+    from specplan.decide import tune as plan
+    from specplan.decide.source_text import read_numbers, read_whole
     from specplan.report import json_document, tune_report
     from specplan.report.plane_report import print_notes
 

@@ -12,7 +12,7 @@ def validate(
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
     """Published tables against specplan's predictions: how far each kind of figure can be trusted."""
-    from specplan.plan.validate import validate as plan
+    from specplan.evidence.validate import validate as plan
     from specplan.specs.hardware import load_accelerator
 
     if table == "startup":
@@ -35,7 +35,7 @@ def validate(
 
 def _startup(*, json: bool) -> None:
     """Recorded start-ups of engines against predicted pools."""
-    from specplan.plan.validate_startup import startup_table, summarise
+    from specplan.evidence.validate_startup import startup_table, summarise
     from specplan.report import startup_table as report
     from specplan.specs.hardware import load_accelerator
     from specplan.specs.huggingface.vision import import_served

@@ -14,7 +14,7 @@ from specplan.harness.calibrate import check_device, quick_profile
 from specplan.harness.llama import Llama
 from specplan.harness.load import DTYPES, random_llama
 from specplan.harness.pass_times import pass_times
-from specplan.plan.bench_result import (
+from specplan.timing.bench_result import (
     BenchedModel,
     BenchReport,
     MemoryReading,
@@ -139,7 +139,7 @@ def bench(
 
 
 def bench_model(model: Model, job: BenchJob, *, layers_of_model: int, progress: Progress | None = None) -> BenchedModel:
-    """Time one rank of `model`, which is as `specplan.plan.bench_result.benched_model` makes it.
+    """Time one rank of `model`, which is as `specplan.timing.bench_result.benched_model` makes it.
 
     Raises
     ------

@@ -20,7 +20,7 @@ from specplan.errors import InputError
 from specplan.harness.llama import Llama, LlamaShape
 from specplan.harness.load import DTYPES
 from specplan.harness.pass_times import GraphedPass, timed
-from specplan.plan.calibration import (
+from specplan.timing.calibration import (
     BandwidthReading,
     CalibrationReport,
     DeviceReadings,

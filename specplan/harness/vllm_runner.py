@@ -32,8 +32,8 @@ from specplan.harness.measure import (
     make_folder,
 )
 from specplan.harness.sources import ModelSource, NoSource, Source, draft_length
-from specplan.plan.engine_speed import EngineSpeed
-from specplan.plan.measured import MeasuredSource, summarise
+from specplan.decide.engine_speed import EngineSpeed
+from specplan.decide.measured import MeasuredSource, summarise
 from specplan.propose.spelling import NgramSource, SuffixSource
 from specplan.records.files import StepWriter, read_steps
 from specplan.records.step import StepRecord

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from specplan.errors import InputError
 from specplan.ingest.observation import Observation
-from specplan.plan.measured import MeasuredSource, summarise
-from specplan.plan.measured_point import MeasuredPoint, Place, place_measured
-from specplan.plan.pricing import Pair
+from specplan.decide.measured import MeasuredSource, summarise
+from specplan.decide.measured_point import MeasuredPoint, Place, place_measured
+from specplan.decide.pricing import Pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

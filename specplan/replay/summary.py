@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specplan.plan.drift import Drift, drift
-from specplan.plan.measured import MeasuredSource, summarise
-from specplan.plan.measured_point import MeasuredPoint, Place, place_measured
-from specplan.plan.pricing import Pair
+from specplan.decide.drift import Drift, drift
+from specplan.decide.measured import MeasuredSource, summarise
+from specplan.decide.measured_point import MeasuredPoint, Place, place_measured
+from specplan.decide.pricing import Pair
 from specplan.replay.counts import Window
 from specplan.replay.run import ReplayResult
 from specplan.replay.serve import verified_width

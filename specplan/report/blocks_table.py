@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specplan.plan.blocks import BlocksReport, DraftPrice
-from specplan.plan.engines.prediction import PoolPrediction, RankTerms, Span
-from specplan.plan.engines.vllm_memory import Estimate
-from specplan.plan.startup_check import StartupCheck
+from specplan.memory.blocks import BlocksReport, DraftPrice
+from specplan.memory.prediction import PoolPrediction, RankTerms, Span
+from specplan.memory.vllm_memory import Estimate
+from specplan.memory.startup_check import StartupCheck
 from specplan.report.json_document import whole
 from specplan.units import GIB, format_bytes, format_gib
 

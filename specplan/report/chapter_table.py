@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from specplan.plan.chapter import ChapterRow
+from specplan.evidence.chapter import ChapterRow
 
 
 def chapter_document(rows: Sequence[ChapterRow]) -> dict[str, Any]:

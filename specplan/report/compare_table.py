@@ -7,8 +7,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from specplan.plan.compare import Capacity, Cell, CompareReport
-from specplan.plan.sensitivity import Swing
+from specplan.decide.compare import Capacity, Cell, CompareReport
+from specplan.decide.sensitivity import Swing
 from specplan.report.grid import grid
 from specplan.units import format_seconds
 

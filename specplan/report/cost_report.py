@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specplan.plan.cost import CostReport, ModelCost, Pool, fits_line
+from specplan.decide.cost import CostReport, ModelCost, Pool, fits_line
 from specplan.report.json_document import whole
 from specplan.units import format_bytes, format_count, format_gib, format_seconds
 

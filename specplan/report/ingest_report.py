@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from specplan.plan.measured import MeasuredSource
-from specplan.plan.measured_point import MeasuredPoint
+from specplan.decide.measured import MeasuredSource
+from specplan.decide.measured_point import MeasuredPoint
 from specplan.report.measured_document import envelope, measured_entry, point_entry
 from specplan.report.measured_table import (
     figure_table,

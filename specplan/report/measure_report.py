@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from specplan.plan import engine_speed
-from specplan.plan.engine_speed import EngineSpeed
-from specplan.plan.measured import ASSUMPTIONS, MeasuredSource
-from specplan.plan.measured_speed import NOT_MODELED, MeasuredSpeed, plane_source
+from specplan.decide import engine_speed
+from specplan.decide.engine_speed import EngineSpeed
+from specplan.decide.measured import ASSUMPTIONS, MeasuredSource
+from specplan.decide.measured_speed import NOT_MODELED, MeasuredSpeed, plane_source
 from specplan.report.measured_document import PROVENANCE, measured_entry
 from specplan.report.measured_table import figure_table, print_line, print_measured, print_positions
 
@@ -148,7 +148,7 @@ def print_engine(speeds: Sequence[EngineSpeed], runner: str, console: Console) -
 
 def draw_measurement(speeds: Sequence[MeasuredSpeed], path: Path, title: str) -> None:
     """The plane with every measured source as a point."""
-    from specplan.plan.plane import plane
+    from specplan.decide.plane import plane
     from specplan.report.picture import save
     from specplan.report.plane_plot import draw_planes
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specplan.plan.drift import Drift
-from specplan.plan.measured import ASSUMPTIONS, MeasuredSource
-from specplan.plan.measured_point import NOT_MODELED, MeasuredPoint
+from specplan.decide.drift import Drift
+from specplan.decide.measured import ASSUMPTIONS, MeasuredSource
+from specplan.decide.measured_point import NOT_MODELED, MeasuredPoint
 
 PROVENANCE: Final[dict[str, str]] = {
     "steps": "measured",

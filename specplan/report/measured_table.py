@@ -9,9 +9,9 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from specplan.plan.drift import Drift
-from specplan.plan.measured import Alpha, MeasuredSource
-from specplan.plan.measured_point import MeasuredPoint
+from specplan.decide.drift import Drift
+from specplan.decide.measured import Alpha, MeasuredSource
+from specplan.decide.measured_point import MeasuredPoint
 from specplan.report.grid import LiteralTable
 from specplan.report.measured_document import wasted
 from specplan.units import format_seconds

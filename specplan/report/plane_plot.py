@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from specplan.plan.plane import Line, Plane, Point
-from specplan.plan.source import DraftSource
+from specplan.decide.plane import Line, Plane, Point
+from specplan.decide.source import DraftSource
 from specplan.report.key import Row, draw_key, key_height
 from specplan.report.label_placement import Placer, lanes
 from specplan.report.picture import CLEAR, INK, LOSE, MUTED, WIN, Look, look, new_figure, style

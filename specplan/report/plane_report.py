@@ -10,9 +10,9 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from specplan.plan.plane import ASSUMPTIONS, NOT_MODELED, Contour, Line, Plane, Point, Scene
-from specplan.plan.source import DraftSource
-from specplan.plan.sweep import AXES, PLAIN, Curve, Sweep
+from specplan.decide.plane import ASSUMPTIONS, NOT_MODELED, Contour, Line, Plane, Point, Scene
+from specplan.decide.source import DraftSource
+from specplan.decide.sweep import AXES, PLAIN, Curve, Sweep
 from specplan.report import json_document
 from specplan.report.grid import grid
 from specplan.report.output_file import write_text

@@ -6,9 +6,9 @@ from typing import Any, Final, Protocol
 
 from rich.console import Console
 
-from specplan.plan.drift import Drift, WindowCounts
-from specplan.plan.measured import MeasuredSource
-from specplan.plan.measured_point import MeasuredPoint
+from specplan.decide.drift import Drift, WindowCounts
+from specplan.decide.measured import MeasuredSource
+from specplan.decide.measured_point import MeasuredPoint
 from specplan.report.measured_document import drift_entry, envelope, measured_entry, point_entry
 from specplan.report.measured_table import (
     print_decision,

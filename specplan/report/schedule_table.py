@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from specplan.plan.schedule import ScheduleReport
+from specplan.decide.schedule import ScheduleReport
 from specplan.report.grid import grid
 
 PROVENANCE: Final[dict[str, str]] = {

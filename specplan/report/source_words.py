@@ -1,6 +1,6 @@
 """A draft source in words: what tables, keys and ties print of it."""
 
-from specplan.plan.source import DraftSource
+from specplan.decide.source import DraftSource
 
 
 def cost_text(s: DraftSource) -> str:

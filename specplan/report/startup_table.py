@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specplan.plan.validate_startup import EXPLAIN_BEYOND, CheckSummary, StartupRow
+from specplan.evidence.validate_startup import EXPLAIN_BEYOND, CheckSummary, StartupRow
 from specplan.report.grid import grid
 from specplan.units import GIB
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from specplan.plan.sweep import AXES, PLAIN, Curve, Sweep
+from specplan.decide.sweep import AXES, PLAIN, Curve, Sweep
 from specplan.report.key import Row, draw_key, key_height
 from specplan.report.label_placement import Placer
 from specplan.report.picture import CLEAR, INK, LOSE, MUTED, look, new_figure, style

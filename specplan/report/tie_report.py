@@ -7,8 +7,8 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from specplan.plan.source import DraftSource
-from specplan.plan.tie import Tie
+from specplan.decide.source import DraftSource
+from specplan.decide.tie import Tie
 from specplan.report.grid import grid
 from specplan.report.plane_report import source_document
 from specplan.report.source_words import acceptance_text, cost_text, name_text

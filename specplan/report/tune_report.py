@@ -7,9 +7,9 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from specplan.plan.plane import Scene
-from specplan.plan.source import DraftSource
-from specplan.plan.tune import TuneCurve, TuneTable
+from specplan.decide.plane import Scene
+from specplan.decide.source import DraftSource
+from specplan.decide.tune import TuneCurve, TuneTable
 from specplan.report.grid import grid
 from specplan.report.plane_report import source_document
 

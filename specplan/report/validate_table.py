@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
-from specplan.plan.validate import Comparison, TableReport
+from specplan.evidence.validate import Comparison, TableReport
 from specplan.report.grid import grid
 
 _LEFT: Final = ("quantity", "rows", "row")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from specplan.cli.bench import bench as command
 from specplan.errors import InputError, UnsupportedError
 from specplan.harness.bench import BenchJob, bench
-from specplan.plan.bench_result import (
+from specplan.timing.bench_result import (
     BenchedModel,
     PassReading,
     bench_rows,
@@ -22,7 +22,7 @@ from specplan.plan.bench_result import (
     ridge_of,
     weight_bytes,
 )
-from specplan.plan.measured_steps import load_measured_table
+from specplan.timing.measured_steps import load_measured_table
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.values.formats import lookup

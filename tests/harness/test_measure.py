@@ -17,8 +17,8 @@ from specplan.harness.prompts import prompt_file, read_prompts
 from specplan.harness.sources import Drafts, read_source
 from specplan.harness.verifiers import Sampling
 from specplan.harness.vocabularies import mapping_between
-from specplan.plan.measured import summarise
-from specplan.plan.measured_speed import PassTimes, measured_speed, plane_source
+from specplan.decide.measured import summarise
+from specplan.decide.measured_speed import PassTimes, measured_speed, plane_source
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 

@@ -20,8 +20,8 @@ from specplan.harness.vllm_runner import (
     run_vllm,
     verify_steps,
 )
-from specplan.plan.engine_speed import EngineSpeed
-from specplan.plan.measured import summarise
+from specplan.decide.engine_speed import EngineSpeed
+from specplan.decide.measured import summarise
 from specplan.records.tally import Tally
 from specplan.report.measure_report import measure_document
 

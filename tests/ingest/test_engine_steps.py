@@ -7,7 +7,7 @@ import pytest
 
 from specplan.errors import InputError
 from specplan.ingest.read import read_origin
-from specplan.plan.measured import summarise
+from specplan.decide.measured import summarise
 
 TRACES = Path(__file__).parents[1] / "data" / "vllm_cpu_traces"
 

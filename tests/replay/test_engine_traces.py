@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specplan.errors import InputError
-from specplan.plan.measured import summarise
+from specplan.decide.measured import summarise
 from specplan.propose.build import proposer_of
 from specplan.propose.protocol import Draft
 from specplan.propose.spelling import parse_source

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.plan.measured import summarise
+from specplan.decide.measured import summarise
 from specplan.propose.spelling import NgramSource, SglangNgramSource, SuffixSource
 from specplan.propose.steps import join
 from specplan.propose.suffix_replay import replay as suffix_replay

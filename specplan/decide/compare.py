@@ -1,0 +1,532 @@
+"""Step time and throughput of draft sources over batch and context: what pays, until which batch, and what binds it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from specplan.errors import InputError
+from specplan.formulas.step import PassShape
+from specplan.decide.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, require_ranks
+from specplan.timing.measured_steps import MeasuredTable
+from specplan.decide.sensitivity import Swing, sensitivity
+from specplan.decide.step_setting import (
+    MAX_BATCH,
+    MAX_KAPPA,
+    Setting,
+    best_kappa,
+    error_band,
+    sequences_left,
+    times,
+)
+from specplan.decide.step_source import (
+    NO_SOURCE,
+    Loads,
+    Range,
+    StepSource,
+    StepTime,
+    emitted,
+    is_padded,
+    loads,
+    on_engine,
+)
+from specplan.timing.step_time import FloatArray, machine, other_bound, pass_time
+from specplan.units import GIB
+from specplan.values.formats import NumberFormat
+from specplan.values.hardware import Accelerator
+from specplan.values.model import Model
+
+NOT_MODELED: Final = (
+    "prefills that share the steps of a loaded server",
+    "requests of different contexts in one batch: all have the given one",
+    "pipeline and expert parallelism, mixed precision of activations",
+    "requests that end inside a step",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One source at one batch and context. Times in seconds; rates in tokens per second.
+
+    Attributes
+    ----------
+    source, batch, context_len, kappa
+        What runs; kappa is the given or the best draft length.
+    emitted, emitted_low, emitted_high : float
+        Tokens per request and step, over all steps; with the ends of the source's ranges.
+    plain_s : float
+        The step without speculation.
+    draft_s, verify_s, host_s, step_s : float
+        The step's parts and their sum.
+    per_token_s, per_token_low_s, per_token_high_s : float
+        Time per output token; between the ends of the source's ranges, with the model's error band.
+    tokens_s_request, tokens_s_gpu : float
+        Rates of one request, and of all requests per card.
+    speedup, speedup_low, speedup_high : float
+        Against the plain step; with the ends of the source's ranges and the model's error band.
+    fits : bool
+        Whether the batch's cache fits beside the draft.
+    verdict : str
+        ``pays``, ``does not pay`` or ``uncertain``; empty for the source ``none``.
+    binding : str
+        What costs most of the gain: draft cost, verify width, KV read, KV capacity, coverage, acceptance or host.
+    cost_per_million : float or None
+        Price of a million output tokens, where a price per card and hour is given.
+    joules_per_token : float or None
+        Upper bound from the cards' board power.
+    """
+
+    source: str
+    batch: int
+    context_len: int
+    kappa: int
+    emitted: float
+    emitted_low: float
+    emitted_high: float
+    plain_s: float
+    draft_s: float
+    verify_s: float
+    host_s: float
+    step_s: float
+    per_token_s: float
+    per_token_low_s: float
+    per_token_high_s: float
+    tokens_s_request: float
+    tokens_s_gpu: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    fits: bool
+    verdict: str
+    binding: str
+    cost_per_million: float | None
+    joules_per_token: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a source leaves room for at one context.
+
+    Attributes
+    ----------
+    sequences : int
+        Whole requests of the context in the pool.
+    sequences_lost : int
+        Against no source.
+    tokens_s_gpu : float
+        Throughput per card at that concurrency; 0 where none fits.
+    throughput_ratio : float
+        Against no source at its own concurrency; NaN where none fits.
+    pays_batches : tuple of (int, int)
+        Ranges of batches, up to the concurrency, in which the speedup is above 1.
+    crossover_batch : int or None
+        First batch at which a source that pays at smaller ones stops paying; None where there is none.
+    """
+
+    source: str
+    context_len: int
+    sequences: int
+    sequences_lost: int
+    tokens_s_gpu: float
+    throughput_ratio: float
+    pays_batches: tuple[tuple[int, int], ...]
+    crossover_batch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareReport:
+    """Everything that `specplan compare` shows."""
+
+    target: Model
+    accelerator: Accelerator
+    engine: str
+    engine_version: str
+    tensor_parallel_size: int
+    layer: str
+    sources: tuple[StepSource, ...]
+    cells: tuple[Cell, ...]
+    capacities: tuple[Capacity, ...]
+    sensitivity: tuple[Swing, ...]
+    sensitivity_of: str
+    error_band: float | None
+    pays: bool
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    not_modeled: tuple[str, ...] = NOT_MODELED
+
+
+def compare(
+    target: Model,
+    accelerator: Accelerator,
+    sources: Sequence[StepSource],
+    *,
+    engine: str = "vllm",
+    tp: int = 1,
+    batches: Sequence[int] = (1,),
+    contexts: Sequence[int] = (2048,),
+    layer: str = "modelled",
+    kv_format: NumberFormat | None = None,
+    max_kappa: int = MAX_KAPPA,
+    gpu_memory_utilization: float = DEFAULT_UTILIZATION,
+    workspace_bytes: float = DEFAULT_WORKSPACE,
+    price_per_hour: float | None = None,
+    tables: Mapping[str, MeasuredTable] | None = None,
+) -> CompareReport:
+    """Compare draft sources with plain decoding at every batch and context.
+
+    Parameters
+    ----------
+    target : Model
+    accelerator : Accelerator
+        With its own or its family's calibration, as `load_accelerator` returns it.
+    sources : sequence of StepSource
+        Draft models loaded; heads are made from the target where they have none. ``none`` is added.
+    engine, tp, layer, kv_format
+        See `specplan.timing.step_time.machine`.
+    batches, contexts : sequence of int
+        Requests per step; cached tokens per request.
+    max_kappa : int
+        Longest draft to try for sources that fix none; the best is taken per cell.
+    gpu_memory_utilization, workspace_bytes : float
+        As in `specplan cost`: what the pool may use, and what activations take.
+    price_per_hour : float, optional
+        Of one card, in any currency.
+    tables : mapping of str to MeasuredTable, optional
+        For the ``measured`` layer: by the target's name and by each source's name.
+
+    Raises
+    ------
+    InputError
+        For a batch, context, price or draft that makes no sense.
+
+    Examples
+    --------
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> from specplan.decide.step_source_text import parse_step_source
+    >>> source = parse_step_source("ngram:alpha=.5,k=3")
+    >>> report = compare(load_model("llama3.1-8b"), load_accelerator("h100-sxm"), [source])
+    >>> none, ngram = report.cells
+    >>> ngram.emitted, round(ngram.speedup, 2), ngram.verdict
+    (1.875, 1.87, 'pays')
+    """
+    _check(batches, contexts, max_kappa, gpu_memory_utilization, price_per_hour)
+    on = machine(accelerator, engine, tp, layer)
+    require_ranks(target, tp)
+    setting = Setting(
+        target=target,
+        on=on,
+        kv_format=kv_format,
+        max_kappa=max_kappa,
+        gpu_memory_utilization=gpu_memory_utilization,
+        workspace_bytes=workspace_bytes,
+        price_per_hour=price_per_hour,
+        tables=tables,
+    )
+    placed = tuple(on_engine(s, target, engine) for s in sources if s.kind != "none")
+    for source in placed:
+        if source.model is not None:
+            require_ranks(source.model, tp)
+    everyone = (NO_SOURCE, *placed)
+    counted = {s.text: loads(target, s, tp, kv_format) for s in everyone}
+    cells: list[Cell] = []
+    capacities: list[Capacity] = []
+    for context in contexts:
+        plain_sequences = sequences_left(setting, NO_SOURCE, context)
+        reference = _throughput(setting, NO_SOURCE, counted["none"], plain_sequences, context)
+        for source in everyone:
+            of = counted[source.text]
+            sequences = sequences_left(setting, source, context)
+            cells += _cells(setting, source, of, batches, context, sequences)
+            capacities.append(_capacity(setting, source, of, context, sequences, plain_sequences, reference))
+    swings, about = _best_at_first(setting, placed, counted, cells)
+    return CompareReport(
+        target=target,
+        accelerator=accelerator,
+        engine=engine,
+        engine_version=on.engine.version,
+        tensor_parallel_size=tp,
+        layer=layer,
+        sources=placed,
+        cells=tuple(cells),
+        capacities=tuple(capacities),
+        sensitivity=swings,
+        sensitivity_of=about,
+        error_band=error_band(on, tables),
+        pays=_pays_everywhere(cells),
+        assumptions=_assumptions(setting, placed),
+        warnings=_warnings(setting, placed, cells),
+    )
+
+
+def _check(
+    batches: Sequence[int], contexts: Sequence[int], max_kappa: int, utilization: float, price: float | None
+) -> None:
+    if not batches or any(b < 1 for b in batches):
+        raise InputError(f"--batch {','.join(map(str, batches))}: batches must be whole numbers of at least 1")
+    if not contexts or any(t < 0 for t in contexts):
+        raise InputError(f"--context {','.join(map(str, contexts))}: contexts must be at least 0")
+    if not 1 <= max_kappa <= 128:
+        raise InputError(f"--max-k {max_kappa}: must lie between 1 and 128")
+    if not 0 < utilization <= 1:
+        raise InputError(f"--gpu-memory-utilization {utilization:g}: must lie above 0 and at most 1")
+    if price is not None and not (math.isfinite(price) and price >= 0):
+        raise InputError(f"--price {price:g}: must be finite and at least 0")
+
+
+def _throughput(setting: Setting, source: StepSource, of: Loads, batch: int, context: int) -> float:
+    """Tokens per second and card at `batch` requests; 0 for none."""
+    if batch < 1:
+        return 0.0
+    kappa = best_kappa(setting, source, of, batch, context)
+    return float(batch / times(setting, source, of, batch, context, kappa).per_token_s[0] / setting.on.tp)
+
+
+def _cells(
+    setting: Setting, source: StepSource, of: Loads, batches: Sequence[int], context: int, sequences: int
+) -> list[Cell]:
+    b = np.asarray(batches, np.float64)
+    kappa = best_kappa(setting, source, of, b, context)
+    step = times(setting, source, of, b, context, kappa)
+    plain = times(setting, NO_SOURCE, of, b, context, 0)
+    gain = plain.step_s / step.per_token_s
+    ends = _ends(setting, source, of, b, context, kappa)
+    is_none = source.kind == "none"
+    binding = _bindings(setting, source, of, b, context, step, plain, kappa, sequences)
+    found = []
+    for i, batch in enumerate(batches):
+        per_token = float(step.per_token_s[i])
+        per_gpu = batch / per_token / setting.on.tp
+        verdict = "does not pay" if ends.speedup_high[i] < 1 else "uncertain"
+        if ends.speedup_low[i] > 1 and setting.on.layer != "bound":  # a real draft costs more than its bound
+            verdict = "pays"
+        price, power = setting.price_per_hour, setting.on.accelerator.tdp_w
+        found.append(
+            Cell(
+                source=source.text,
+                batch=batch,
+                context_len=context,
+                kappa=int(kappa[i]),
+                emitted=float(step.emitted[i]),
+                emitted_low=float(ends.emitted_low[i]),
+                emitted_high=float(ends.emitted_high[i]),
+                plain_s=float(plain.step_s[i]),
+                draft_s=float(step.draft_s[i]),
+                verify_s=float(step.verify_s[i]),
+                host_s=float(step.host_s[i]),
+                step_s=float(step.step_s[i]),
+                per_token_s=per_token,
+                per_token_low_s=float(ends.per_token_low_s[i]),
+                per_token_high_s=float(ends.per_token_high_s[i]),
+                tokens_s_request=1 / per_token,
+                tokens_s_gpu=per_gpu,
+                speedup=float(gain[i]),
+                speedup_low=1.0 if is_none else float(ends.speedup_low[i]),
+                speedup_high=1.0 if is_none else float(ends.speedup_high[i]),
+                fits=batch <= sequences,
+                verdict="" if is_none else verdict,
+                binding=binding[i],
+                cost_per_million=None if price is None else price / 3600 / per_gpu * 1e6,
+                joules_per_token=None if power is None else power / per_gpu,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    emitted_low: FloatArray
+    emitted_high: FloatArray
+    per_token_low_s: FloatArray
+    per_token_high_s: FloatArray
+    speedup_low: FloatArray
+    speedup_high: FloatArray
+
+
+def _ends(
+    setting: Setting,
+    source: StepSource,
+    of: Loads,
+    batch: FloatArray,
+    context: int,
+    kappa: npt.NDArray[np.int64],
+) -> _Ends:
+    """Ends of each figure: of the source's ranges with the error band, or between the two bounds."""
+    band = 1 + (error_band(setting.on, setting.tables) or 0.0)
+    slow = replace(setting, on=other_bound(setting.on)) if setting.on.layer == "bound" else setting
+    low_end, high_end = source.ends()
+    worst, best = (times(at, end, of, batch, context, kappa) for at, end in ((slow, low_end), (setting, high_end)))
+    fast_plain, slow_plain = (times(at, NO_SOURCE, of, batch, context, 0).step_s for at in (setting, slow))
+    return _Ends(
+        emitted_low=worst.emitted,
+        emitted_high=best.emitted,
+        per_token_low_s=best.per_token_s / band,
+        per_token_high_s=worst.per_token_s * band,
+        speedup_low=fast_plain / worst.per_token_s / band,
+        speedup_high=slow_plain / best.per_token_s * band,
+    )
+
+
+def _bindings(
+    setting: Setting,
+    source: StepSource,
+    of: Loads,
+    batch: FloatArray,
+    context: int,
+    step: StepTime,
+    plain: StepTime,
+    kappa: npt.NDArray[np.int64],
+    sequences: int,
+) -> list[str]:
+    """What stands most in the way at each batch: of speed for the plain step, of the ideal gain for a source.
+
+    A source's causes are compared by what they take from its gain: coverage by the tokens that steps without a draft do
+    not emit, the others by their share of the step's time. Where none takes 2%, acceptance alone limits it.
+    """
+    cache = _cache_share(setting, of.target, batch, context)
+    if source.kind == "none":
+        weights = np.where(plain.host_s > plain.verify_s, "host", "weights read")
+        found = np.where(cache > 0.5, "KV read", weights)
+        return [str(name) for name in np.where(batch > sequences, "KV capacity", found)]
+    everywhere = replace(source, coverage=Range(low=1.0, best=1.0, high=1.0))
+    drafting = np.zeros_like(batch)
+    if of.draft is not None:
+        drafting = _cache_share(setting, of.draft, batch, context)
+    draft = step.draft_s / step.step_s
+    losses = {
+        "coverage": 1 - step.emitted / emitted(everywhere, kappa),
+        "draft cost": np.where(drafting > 0.5, 0.0, draft),
+        "KV read": np.where(drafting > 0.5, draft, 0.0),
+        "verify width": np.maximum(step.verify_s - plain.verify_s, 0.0) / step.step_s,
+        "host": np.maximum(step.host_s - plain.host_s, 0.0) / step.step_s,
+    }
+    names = np.array(list(losses))
+    stacked = np.stack([np.broadcast_to(x, batch.shape) for x in losses.values()])
+    found = np.where(stacked.max(axis=0) > 0.02, names[stacked.argmax(axis=0)], "acceptance")
+    return [str(name) for name in np.where(batch > sequences, "KV capacity", found)]
+
+
+def _cache_share(setting: Setting, shape: PassShape, batch: FloatArray, context: int) -> FloatArray:
+    """Share of a one-position pass that reading the cache takes, by the additive law."""
+    terms = pass_time(replace(setting.on, layer="modelled"), shape, batch, 1, context).terms
+    return (terms.kv_s + terms.attention_s) / terms.total_s
+
+
+def _capacity(
+    setting: Setting,
+    source: StepSource,
+    of: Loads,
+    context: int,
+    sequences: int,
+    plain_sequences: int,
+    reference: float,
+) -> Capacity:
+    per_gpu = _throughput(setting, source, of, sequences, context)
+    ranges = pays_ranges(setting, source, of, context, min(sequences, MAX_BATCH))
+    last = min(sequences, MAX_BATCH)
+    crossover = ranges[-1][1] + 1 if ranges and ranges[-1][1] < last else None
+    return Capacity(
+        source=source.text,
+        context_len=context,
+        sequences=sequences,
+        sequences_lost=plain_sequences - sequences,
+        tokens_s_gpu=per_gpu,
+        throughput_ratio=per_gpu / reference if reference > 0 and sequences > 0 else math.nan,
+        pays_batches=ranges,
+        crossover_batch=crossover,
+    )
+
+
+def pays_ranges(
+    setting: Setting, source: StepSource, of: Loads, context: int, last: int
+) -> tuple[tuple[int, int], ...]:
+    """Ranges of batches from 1 to `last` in which the best estimate of the speedup is above 1."""
+    if source.kind == "none" or last < 1:
+        return ()
+    b = np.arange(1, last + 1)
+    kappa = best_kappa(setting, source, of, b, context)
+    gain = (
+        times(setting, NO_SOURCE, of, b, context, 0).step_s / times(setting, source, of, b, context, kappa).per_token_s
+    )
+    padded = np.concatenate([[False], gain > 1, [False]])
+    edges = np.flatnonzero(padded[1:] != padded[:-1])
+    return tuple((int(a) + 1, int(z)) for a, z in edges.reshape(-1, 2))
+
+
+def _pays_everywhere(cells: Sequence[Cell]) -> bool:
+    """Whether at every asked batch and context some source pays."""
+    paid = {(c.batch, c.context_len): False for c in cells}
+    for c in cells:
+        paid[c.batch, c.context_len] |= c.verdict == "pays"
+    return all(paid.values())
+
+
+def _best_at_first(
+    setting: Setting, sources: Sequence[StepSource], counted: Mapping[str, Loads], cells: Sequence[Cell]
+) -> tuple[tuple[Swing, ...], str]:
+    """What moves the speedup of the best source at the first batch and context, and which that is."""
+    if not sources or setting.on.layer != "modelled":
+        return (), ""
+    first = [c for c in cells if (c.batch, c.context_len) == (cells[0].batch, cells[0].context_len) and c.verdict]
+    cell = max(first, key=lambda c: c.speedup)
+    source = next(s for s in sources if s.text == cell.source)
+    about = f"{source.text} at batch {cell.batch}, context {cell.context_len}, k {cell.kappa}"
+    swings = sensitivity(setting, source, counted[source.text], cell.batch, cell.context_len, cell.kappa)
+    return swings, about
+
+
+def _assumptions(setting: Setting, sources: Sequence[StepSource]) -> tuple[str, ...]:
+    on = setting.on
+    layer = {
+        "bound": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
+        "bounds (everything overlapped, nothing overlapped); launches and latencies, which they leave out, weigh most "
+        "on small drafts, so the bound never says that a source pays",
+        "modelled": f"times by the additive law, calibrated ({on.calibration.card}: {on.calibration.source})",
+        "measured": "times from the given tables, smoothed by the additive law: "
+        + "; ".join(t.source for t in (setting.tables or {}).values()),
+    }[on.layer]
+    found = [layer, *on.notes]
+    if on.layer == "modelled":
+        found.append(f"{on.engine.name} {on.engine.version}: {on.engine.source}")
+    found.append("acceptance and coverage are as given; they are not derived")
+    memory = on.accelerator.memory_torch_bytes or on.accelerator.memory_driver_bytes or 0.0
+    found.append(
+        f"concurrency: {setting.gpu_memory_utilization:g} of {memory / GIB:.2f} GiB per card, less weights and "
+        f"{setting.workspace_bytes / GIB:g} GiB of workspace; a drafting request holds the slots of its drafts, too "
+        "(not counted by `specplan cost`); `specplan blocks` predicts an engine's exact pool"
+    )
+    found += [f"{s.text}: {s.model.source}" for s in sources if s.kind in ("eagle", "eagle3") and s.model is not None]
+    return tuple(found)
+
+
+def _warnings(setting: Setting, sources: Sequence[StepSource], cells: Sequence[Cell]) -> tuple[str, ...]:
+    found = []
+    for s in sources:
+        if s.coverage.best < 1 and is_padded(setting.on, s):
+            found.append(
+                f"{s.text}: {setting.on.engine.name} verifies full drafts whether or not something matched, so misses "
+                "cost width" + (" (ngram-host is the runner that skips them)" if s.kind == "ngram" else "")
+            )
+        if s.model is not None and s.own_head and s.model.vocab_size != setting.target.vocab_size:
+            found.append(
+                f"{s.text}: vocabulary {s.model.vocab_size} differs from the target's {setting.target.vocab_size}; "
+                "engines refuse the pair or restrict it to shared tokens"
+            )
+    found += [
+        f"{s.text}: without drafted=... every draft is taken as long as k; suffix decoding mostly drafts 1 or 2 tokens"
+        for s in sources
+        if s.kind == "suffix" and s.drafted is None
+    ]
+    limit = setting.target.max_position
+    beyond = sorted({c.context_len for c in cells if limit is not None and c.context_len > limit})
+    if beyond:
+        found.append(f"context {beyond[0]} is beyond the {limit} that {setting.target.name} states")
+    too_many = sorted({c.batch for c in cells if not c.fits})
+    if too_many:
+        found.append(
+            f"batches {', '.join(map(str, too_many))} exceed what the cache holds somewhere: marked, not served"
+        )
+    return tuple(found)

@@ -1,0 +1,220 @@
+"""Measured speed of a draft source beside the speed that its measured parts predict, and where the two part.
+
+The parts are measured apart from the run: times of single passes by width, and of one draft pass; the acceptance comes
+from the run's steps. What the formula makes of them is then compared with the run's own clock.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from specplan.errors import InputError
+from specplan.formulas.emitted import expected_emitted
+from specplan.decide.measured import MeasuredSource
+from specplan.decide.source import DraftSource
+
+NOT_MODELED: Final = ("prefill, tokenising and loading", "change of pass times with the context within a run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimes:
+    """Times of single passes, seconds.
+
+    Attributes
+    ----------
+    widths, target_s : tuple
+        Positions per row, rising from 1, and the target's time for a pass of so many.
+    draft_s : float or None
+        One pass of the draft model; None for a source without one.
+    """
+
+    widths: tuple[int, ...]
+    target_s: tuple[float, ...]
+    draft_s: float | None = None
+
+    def of_width(self, width: float) -> float:
+        """Target time of a pass of `width` positions, interpolated between the measured widths.
+
+        >>> PassTimes(widths=(1, 5), target_s=(1.0, 1.4)).of_width(3)
+        1.2
+        """
+        return float(np.interp(width, self.widths, self.target_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSpeed:
+    """One source on one set of prompts.
+
+    Attributes
+    ----------
+    measured : MeasuredSource
+        Acceptance, coverage, E.
+    kappa : int
+        Tokens drafted per step at most.
+    tokens_per_s, plain_tokens_per_s : float
+        Emitted tokens over the time of the steps; the same of plain decoding on the same prompts.
+    draft_s, verify_s, host_s : float
+        Mean seconds of a step spent drafting, in the target pass, and elsewhere.
+    c : float or None
+        One draft pass over one plain target pass, timed apart; None without a draft model.
+    draft_step_ratio : float
+        Mean drafting time of a step over one plain target pass (matchers included).
+    v : float
+        Target pass of the mean width of a drafted step over a plain one, timed apart.
+    predicted_emitted : float
+        E over all steps from coverage, draft lengths and the alpha of each, by the formula.
+    predicted_step_s : float
+        Time of a step from single-pass times.
+    """
+
+    measured: MeasuredSource
+    kappa: int
+    tokens_per_s: float
+    plain_tokens_per_s: float
+    draft_s: float
+    verify_s: float
+    host_s: float
+    c: float | None
+    draft_step_ratio: float
+    v: float
+    predicted_emitted: float
+    predicted_step_s: float
+
+    @property
+    def speedup(self) -> float:
+        """Measured tokens per second over plain decoding's."""
+        return self.tokens_per_s / self.plain_tokens_per_s
+
+    @property
+    def predicted_tokens_per_s(self) -> float:
+        """Predicted E over predicted step time."""
+        return self.predicted_emitted / self.predicted_step_s
+
+    @property
+    def predicted_speedup(self) -> float:
+        """Predicted tokens per second over plain decoding's measured ones."""
+        return self.predicted_tokens_per_s / self.plain_tokens_per_s
+
+    @property
+    def emitted_ratio(self) -> float:
+        """Measured E over predicted E: what an alpha that is constant along a draft misses."""
+        return (self.measured.tokens_per_step or math.nan) / self.predicted_emitted
+
+    @property
+    def time_ratio(self) -> float:
+        """Predicted step time over measured: what times of single passes miss."""
+        return self.predicted_step_s / (self.draft_s + self.verify_s + self.host_s)
+
+    @property
+    def sentence(self) -> str:
+        """What to take from it, in one sentence."""
+        m = self.measured
+        who = f"{m.source} on {m.tag}" if m.tag else m.source
+        if not m.coverage:
+            return f"{who}: never drafted, so it costs {1 - self.speedup:.1%} and gains nothing."
+        alpha = "unknown" if m.alpha.value is None else f"{m.alpha.value:.3f}"
+        verdict = "pays" if self.speedup > 1 else "does not pay"
+        gap = self.predicted_tokens_per_s / self.tokens_per_s - 1
+        return (
+            f"{who}: {verdict}, {self.speedup:.2f}x measured, {self.predicted_speedup:.2f}x predicted ({gap:+.1%}), "
+            f"with alpha {alpha} at coverage {m.coverage:.0%} and {m.tokens_per_step:.2f} tokens per step."
+        )
+
+
+def measured_speed(
+    measured: MeasuredSource,
+    *,
+    kappa: int,
+    passes: PassTimes,
+    plain_tokens_per_s: float,
+    plain_host_s: float,
+    nodes: bool = False,
+) -> MeasuredSpeed:
+    """Put a run's steps and the times of single passes together.
+
+    Parameters
+    ----------
+    measured : MeasuredSource
+        With a tally that holds times.
+    kappa : int
+        Tokens drafted per step at most.
+    passes : PassTimes
+        Timed apart from the run, at its batch and mean context.
+    plain_tokens_per_s, plain_host_s : float
+        Plain decoding on the same prompts: tokens per second, and host seconds per step.
+    nodes : bool
+        Whether drafts are trees: then `measured`'s own E stands for the formula's, which is for chains.
+
+    Raises
+    ------
+    InputError
+        When the run recorded no steps or no times.
+
+    Notes
+    -----
+    Predicted E sums the formula over the measured draft lengths, each with its own measured alpha (a suffix match that
+    drafts more is also accepted more often). Predicted time sums the pass of each width, the drafting (k draft passes,
+    or the matcher's measured time, which no pass predicts), and plain decoding's host time.
+    """
+    t = measured.tally
+    if t is None or not t.steps or t.draft_s is None or t.verify_s is None or t.host_s is None:
+        raise InputError(f"{measured.source}: no timed steps to compare with")
+    if t.drafts is None or t.emitted_tokens is None:
+        raise InputError(f"{measured.source}: steps without counts")
+    per_step = [t.draft_s / t.steps, t.verify_s / t.steps, t.host_s / t.steps]
+    shares = [row.drafts / t.steps for row in measured.lengths]
+    plain_share = 1.0 - sum(shares)
+    one = passes.of_width(1)
+    widths = [row.drafted + 1 for row in measured.lengths]
+    verify = plain_share * one + sum(share * passes.of_width(w) for share, w in zip(shares, widths, strict=True))
+    draft = per_step[0] if passes.draft_s is None else kappa * passes.draft_s
+    mean_len = measured.draft_len or 0.0
+    return MeasuredSpeed(
+        measured=measured,
+        kappa=kappa,
+        tokens_per_s=t.emitted_tokens / (t.draft_s + t.verify_s + t.host_s),
+        plain_tokens_per_s=plain_tokens_per_s,
+        draft_s=per_step[0],
+        verify_s=per_step[1],
+        host_s=per_step[2],
+        c=None if passes.draft_s is None else passes.draft_s / one,
+        draft_step_ratio=per_step[0] / one,
+        v=passes.of_width(mean_len + 1) / one,
+        predicted_emitted=_predicted_emitted(measured, shares, plain_share, nodes=nodes),
+        predicted_step_s=draft + verify + plain_host_s,
+    )
+
+
+def _predicted_emitted(measured: MeasuredSource, shares: Sequence[float], plain_share: float, *, nodes: bool) -> float:
+    alphas = [row.alpha for row in measured.lengths]
+    if nodes or any(alpha is None for alpha in alphas):
+        return measured.tokens_per_step or 1.0
+    lengths = np.array([row.drafted for row in measured.lengths], dtype=np.int64)
+    emitted = expected_emitted(np.array(alphas, dtype=np.float64), lengths)
+    return plain_share + float(np.array(shares) @ emitted) if len(lengths) else 1.0
+
+
+def plane_source(speed: MeasuredSpeed) -> DraftSource:
+    """The measured source as a point of the plane.
+
+    A matcher costs no draft pass: c is 0, and its host time is what every step pays.
+    """
+    m = speed.measured
+    return DraftSource(
+        name=f"{m.source.partition(':')[0]} ({m.tag})" if m.tag else m.source.partition(":")[0],
+        kappa=max(1, round(m.draft_len or speed.kappa)),
+        c=0.0 if speed.c is None else speed.c,
+        alpha=m.alpha.value,
+        alpha_low=m.alpha.low,
+        alpha_high=m.alpha.high,
+        emitted=m.tokens_per_drafted_step,
+        coverage=m.coverage or 0.0,
+        verify=speed.v,
+        overhead=speed.draft_step_ratio if speed.c is None else 0.0,
+        c_origin="measured",
+        alpha_origin="measured",
+        verify_origin="measured",
+    )

@@ -1,0 +1,264 @@
+"""Speedup of each source against draft length, batch, coverage or context, and which source is best where."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, cast, get_args
+
+import numpy as np
+
+from specplan.errors import InputError
+from specplan.formulas.emitted import FloatArray, IntArray
+from specplan.formulas.speedup import ridge_batch
+from specplan.decide.pricing import Setting, priced
+from specplan.decide.source import DraftSource, check_source, emitted_per_draft, source_speedup
+
+Kind = Literal["kappa", "batch", "coverage", "context"]
+
+AXES: Final[dict[str, str]] = {
+    "kappa": "draft length κ (drafted tokens per step)",
+    "batch": "batch B (requests per step)",
+    "coverage": "coverage γ (share of steps with a draft)",
+    "context": "context (cached tokens per request)",
+}
+PLAIN: Final = -1
+"""Winner where no source beats plain decoding."""
+COVERAGE_POINTS: Final = 201
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Speedup of one source over the axis, its peak, and c and the verify factor on the way."""
+
+    source: DraftSource
+    speedup: FloatArray
+    c: FloatArray
+    verify: FloatArray
+    best_x: float
+    best_speedup: float
+    is_flat: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A stretch of the axis on which one source is best (`PLAIN`: plain decoding)."""
+
+    low: float
+    high: float
+    winner: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Where B(kappa+1) verified positions cross the ridge, for the widest source of a sweep over batch.
+
+    `source` is that source's index, None where the axis is kappa (there all chains are equally wide).
+    """
+
+    x: float
+    ridge: float
+    source: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Curves of all sources over one axis.
+
+    Attributes
+    ----------
+    kind : str
+    x : ndarray
+    curves : tuple of Curve
+    winner : ndarray of int
+        Index of the best curve at each x, `PLAIN` where none is above 1.
+    regions : tuple of Region
+        The same as stretches; their ends lie where two neighbours tie, interpolated between grid points.
+    ridge : Crossing or None
+        Where verification stops being hidden, over batch and kappa.
+    held : mapping of str to number
+        What was held fixed.
+    """
+
+    kind: Kind
+    x: FloatArray
+    curves: tuple[Curve, ...]
+    winner: IntArray
+    regions: tuple[Region, ...]
+    ridge: Crossing | None
+    held: dict[str, float]
+
+
+def sweep(
+    kind: Kind,
+    sources: Sequence[tuple[DraftSource, Setting]],
+    *,
+    xs: Sequence[float],
+    batch: int = 1,
+    context_len: int = 0,
+) -> Sweep:
+    """Speedup of each source over `xs`, other things equal.
+
+    Parameters
+    ----------
+    kind : {"kappa", "batch", "coverage", "context"}
+        The axis. Over kappa, batch and context c and the verify factor are derived anew at each x where the source's
+        setting names models or a ridge. Over coverage only sources without weights vary; others draft in every step.
+    sources : sequence of (DraftSource, Setting)
+        Each with an acceptance.
+    xs : sequence of float
+        Whole numbers, except for coverage.
+    batch, context_len : int
+        Held fixed where they are not the axis.
+
+    Raises
+    ------
+    InputError
+        For a source without acceptance, or one that cannot be moved along the axis.
+
+    Examples
+    --------
+    >>> dense = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
+    >>> sparse = DraftSource(name="ngram", kappa=3, c=0.0, alpha=0.8)
+    >>> found = sweep("coverage", [(dense, Setting()), (sparse, Setting())], xs=default_axis("coverage"))
+    >>> round(found.regions[0].high, 3)
+    0.356
+    """
+    if not sources:
+        raise InputError(f"--kind {kind} needs sources: --draft with --alpha, --source or --points")
+    x = np.asarray(xs, dtype=np.float64)
+    if x.size < 2 or np.any(np.diff(x) <= 0):
+        raise InputError(f"the {kind} axis needs at least two rising values")
+    for source, _ in sources:
+        check_source(source)
+        if not source.has_acceptance:
+            raise InputError(f"source {source.label!r} has no acceptance: give --alpha (or NAME:alpha=...) to draw it")
+    over = {"kappa": _over_kappa, "coverage": _over_coverage}.get(kind, _over_load(kind))
+    curves = tuple(over(source, setting, x, batch, context_len) for source, setting in sources)
+    speeds = np.stack([c.speedup for c in curves])
+    best = np.where(np.isnan(speeds), -np.inf, speeds)
+    # the first of equals, so that a rounding does not split a region
+    top = best.max(axis=0)
+    winner = np.where(top > 1.0 + 1e-12, np.argmax(best >= top * (1 - 1e-12), axis=0), PLAIN)
+    held = {"batch": float(batch), "context": float(context_len)}
+    held.pop(kind, None)
+    return Sweep(
+        kind=kind,
+        x=x,
+        curves=curves,
+        winner=winner,
+        regions=_regions(x, speeds, winner, is_whole=kind == "kappa"),
+        ridge=_ridge(kind, sources, batch),
+        held=held,
+    )
+
+
+def axis_named(text: str) -> Kind:
+    """The axis of that name.
+
+    >>> axis_named("width")
+    Traceback (most recent call last):
+    specplan.errors.InputError: --kind 'width': one of plane, kappa, batch, coverage, context
+    """
+    for kind in get_args(Kind):
+        if text == kind:
+            return cast(Kind, kind)
+    raise InputError(f"--kind {text!r}: one of plane, {', '.join(get_args(Kind))}")
+
+
+def default_axis(kind: Kind, top: int | None = None) -> tuple[float, ...]:
+    """Values of an axis up to `top`: all draft lengths and small batches, doublings in steps beyond.
+
+    >>> default_axis("kappa", 4)
+    (1.0, 2.0, 3.0, 4.0)
+    >>> default_axis("batch")[-1], default_axis("context")[0]
+    (256.0, 256.0)
+    """
+    if top is not None and top < 2:
+        raise InputError(f"--max {top}: the {kind} axis must reach at least 2")
+    match kind:
+        case "kappa":
+            return tuple(float(k) for k in range(1, (top or 16) + 1))
+        case "batch":
+            high = top or 256
+            fine = np.unique(np.round(np.geomspace(1, high, 129)))
+            return tuple(float(b) for b in np.unique(np.concatenate([np.arange(1, min(high, 32) + 1), fine])))
+        case "context":
+            high = top or 131072
+            return tuple(float(n) for n in np.unique(np.round(np.geomspace(min(256, high / 2), high, 73))))
+        case "coverage":
+            return tuple(float(g) for g in np.linspace(0.0, 1.0, COVERAGE_POINTS))
+
+
+Over = Callable[[DraftSource, Setting, FloatArray, int, int], Curve]
+
+
+def _curve(source: DraftSource, x: FloatArray, s: FloatArray, c: FloatArray, v: FloatArray) -> Curve:
+    top = int(np.nanargmax(s))
+    return Curve(
+        source=source,
+        speedup=s,
+        c=c,
+        verify=v,
+        best_x=float(x[top]),
+        best_speedup=float(s[top]),
+        is_flat=bool(np.ptp(s[~np.isnan(s)]) == 0.0),
+    )
+
+
+def _over_kappa(source: DraftSource, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
+    ks = x.astype(np.int64)
+    longest = len(source.hazard) if source.hazard is not None else ks.max()
+    if source.nodes is not None:
+        longest = min(longest, source.nodes - 1)  # the budget holds no longer path, and is verified at every length
+    pairs = [priced(replace(source, kappa=int(k)), setting, batch=batch, context_len=context_len) for k in ks]
+    c, v = (np.array(column) for column in zip(*pairs, strict=True))
+    known = ks <= longest
+    s = np.full(x.size, np.nan)
+    s[known] = source_speedup(source, kappa=ks[known], c=c[known], verify=v[known])
+    return _curve(source, x, s, c, v)
+
+
+def _over_coverage(source: DraftSource, _: Setting, x: FloatArray, __: int, ___: int) -> Curve:
+    s = source_speedup(source, coverage=x) if source.is_weightless else np.full(x.size, float(source_speedup(source)))
+    return _curve(source, x, s, np.full(x.size, source.c), np.full(x.size, source.verify))
+
+
+def _over_load(kind: Kind) -> Over:
+    def over(source: DraftSource, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
+        loads = [(int(v), context_len) if kind == "batch" else (batch, int(v)) for v in x]
+        pairs = [priced(source, setting, batch=b, context_len=n) for b, n in loads]
+        c, v = (np.array(column) for column in zip(*pairs, strict=True))
+        emitted_per_draft(source)  # an error about acceptance comes before one about arrays
+        return _curve(source, x, source_speedup(source, c=c, verify=v), c, v)
+
+    return over
+
+
+def _regions(x: FloatArray, speeds: FloatArray, winner: IntArray, *, is_whole: bool) -> tuple[Region, ...]:
+    """Stretches of one winner; between two grid points the edge is where both tie, or midway on a whole-number axis."""
+
+    def value(who: int, i: int) -> float:
+        return 1.0 if who == PLAIN else float(np.nan_to_num(speeds[who, i], nan=-np.inf))
+
+    edges, owners = [float(x[0])], [int(winner[0])]
+    for i in range(1, x.size):
+        old, new = int(winner[i - 1]), int(winner[i])
+        if old == new:
+            continue
+        before, after = value(old, i - 1) - value(new, i - 1), value(new, i) - value(old, i)
+        tied = not is_whole and np.isfinite(before + after) and before + after > 0
+        share = before / (before + after) if tied else 0.5
+        edges.append(float(x[i - 1] + share * (x[i] - x[i - 1])))
+        owners.append(new)
+    edges.append(float(x[-1]))
+    return tuple(Region(low=edges[i], high=edges[i + 1], winner=w) for i, w in enumerate(owners))
+
+
+def _ridge(kind: Kind, sources: Sequence[tuple[DraftSource, Setting]], batch: int) -> Crossing | None:
+    known = [(i, source, setting.ridge) for i, (source, setting) in enumerate(sources) if setting.ridge is not None]
+    if not known or kind not in ("kappa", "batch"):
+        return None
+    if kind == "kappa":
+        ridge = min(r for _, _, r in known)
+        return Crossing(x=ridge / batch - 1, ridge=ridge, source=None)
+    index, source, ridge = min(known, key=lambda entry: entry[2] / entry[1].positions)
+    return Crossing(x=float(ridge_batch(source.positions - 1, ridge)), ridge=ridge, source=index)

@@ -1,0 +1,1 @@
+"""Published tables, start-up logs and the source chapter, held beside our figures."""

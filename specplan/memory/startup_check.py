@@ -1,0 +1,358 @@
+"""A start-up log beside its prediction: which terms were read, what was predicted, where the difference lies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from specplan.errors import InputError
+from specplan.memory.prediction import PoolPrediction
+from specplan.memory.sglang import SglangFlags
+from specplan.memory.speculative import (
+    SglangSpeculation,
+    Speculation,
+    parse_speculative_config,
+    sglang_speculation,
+)
+from specplan.memory.vllm import VllmFlags
+from specplan.memory.vllm_memory import version_number
+from specplan.memory.vllm_rules import DEFAULT_VERSION, GRAPHS_IN_BUDGET
+from specplan.records.startup import TERMS, StartupLog
+from specplan.units import GIB
+from specplan.values.hardware import Accelerator
+
+_NVLINK_CLASS: Final = 75 * GIB
+"""From this memory on, cards of a log that names none are taken to reach each other's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermCheck:
+    """One term.
+
+    Attributes
+    ----------
+    term, what : str
+        Key and words.
+    printed : float or None
+        What the log says (the value that decides over ranks).
+    step : float
+        Distance between two printed values.
+    predicted : float or None
+    difference : float or None
+        Predicted - printed.
+    by_rank : mapping of str to float
+    verdict : str
+        ``agrees``, by how much it does not, or ``read only`` where nothing is predicted.
+    """
+
+    term: str
+    what: str
+    printed: float | None
+    step: float
+    predicted: float | None
+    difference: float | None
+    by_rank: Mapping[str, float]
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupCheck:
+    """A log and its prediction, term by term.
+
+    Attributes
+    ----------
+    source, engine : str
+    version : str or None
+    settings : mapping
+        As the log states them.
+    terms : tuple of TermCheck
+    largest : str
+        Where most of the difference lies; empty where nothing was predicted.
+    refusals, notes, assumptions, not_modeled : tuple of str
+    lines : int
+    """
+
+    source: str
+    engine: str
+    version: str | None
+    settings: Mapping[str, object]
+    terms: tuple[TermCheck, ...]
+    largest: str
+    refusals: tuple[str, ...]
+    notes: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    not_modeled: tuple[str, ...]
+    lines: int
+
+
+def card_of(log: StartupLog, card: Accelerator | None = None) -> Accelerator:
+    """The device of a log: the named card with the memory that the log prints, else one known by its memory alone.
+
+    Raises
+    ------
+    InputError
+        When neither says how much memory there is.
+    """
+    if log.settings.get("device") == "cpu":
+        return _nameless("cpu", None, "cpu", link=False)
+    total = log.value("total_bytes")
+    if card is not None:
+        return card if total is None else replace(card, memory_torch_bytes=total)
+    if log.engine == "sglang":
+        free = log.value("free_at_start_bytes")
+        return _nameless("the log's device", None if free is None else free, "", link=False)
+    requested, utilization = log.value("requested_bytes"), log.value("utilization")
+    if total is None and requested is not None and utilization:
+        total = requested / utilization
+    if total is None:
+        raise InputError("the log does not print the device's memory; name the card with --gpu")
+    family = "hopper" if abs(total / GIB - 79.2) < 0.06 else ""
+    return _nameless("the log's device", total, family, link=total >= _NVLINK_CLASS)
+
+
+def _nameless(name: str, memory: float | None, family: str, *, link: bool) -> Accelerator:
+    return Accelerator(
+        name=name,
+        vendor="",
+        family=family,
+        memory_driver_bytes=memory,
+        memory_torch_bytes=memory,
+        bandwidth=1.0,
+        flops=MappingProxyType({}),
+        link_bandwidth=1.0 if link else None,
+    )
+
+
+def vllm_flags_of(log: StartupLog) -> VllmFlags:
+    """Flags of vLLM as a log states them; what it does not say keeps the version's default."""
+    s = log.settings
+    known: dict[str, Any] = {
+        name: s[name]
+        for name in (
+            "tp", "pp", "dcp", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len",
+            "max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "enforce_eager",
+            "num_gpu_blocks_override", "kv_cache_memory_bytes",
+        )
+        if s.get(name) is not None
+    }  # fmt: skip
+    if "gpu_memory_utilization" not in known and log.value("utilization") is not None:
+        known["gpu_memory_utilization"] = log.value("utilization")
+    if s.get("enable_expert_parallel"):
+        known["expert_parallel"] = True
+    if s.get("disable_hybrid_kv_cache_manager"):
+        known["hybrid_kv_cache_manager"] = False
+    if s.get("disable_custom_all_reduce"):
+        known["custom_all_reduce"] = False
+    if log.version is not None:
+        known["version"] = log.version
+    return VllmFlags(**known)
+
+
+def sglang_flags_of(log: StartupLog) -> SglangFlags:
+    """Flags of SGLang as a log states them; free memory and weights come from the log where it prints them."""
+    s = log.settings
+    known: dict[str, Any] = {
+        name: s[name]
+        for name in (
+            "tp", "pp", "dtype", "quantization", "kv_cache_dtype", "mem_fraction_static", "max_running_requests",
+            "max_total_tokens", "chunked_prefill_size", "page_size", "disable_radix_cache", "swa_full_tokens_ratio",
+            "mamba_full_memory_ratio",
+        )
+        if s.get(name) is not None
+    }  # fmt: skip
+    if s.get("max_model_len") is not None:
+        known["context_length"] = s["max_model_len"]
+    if s.get("kv_cache_dtype") == "bf16":
+        known["kv_cache_dtype"] = "bfloat16"
+    free = log.value("free_at_start_bytes")
+    if free is not None:
+        known["free_before_load"] = free
+    return SglangFlags(**known)
+
+
+def speculation_of(log: StartupLog, *, mtp_modules: int = 0) -> Speculation | SglangSpeculation | None:
+    """The speculation that a log states, validated as its engine does."""
+    s = log.settings
+    if log.engine == "sglang":
+        name = s.get("speculative_algorithm")
+        if not isinstance(name, str):
+            return None
+        return sglang_speculation(
+            name,
+            _text(s.get("speculative_draft_model_path")),
+            num_steps=_whole(s.get("speculative_num_steps")),
+            eagle_topk=_whole(s.get("speculative_eagle_topk")),
+            num_draft_tokens=_whole(s.get("speculative_num_draft_tokens")),
+        )
+    config = s.get("speculative_config")
+    if not isinstance(config, Mapping) or not config:
+        return None
+    tp = _whole(s.get("tp")) or 1
+    return parse_speculative_config(config, tp=tp, mtp_modules=mtp_modules)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def check_startup(
+    log: StartupLog,
+    source: str,
+    predicted: PoolPrediction | None = None,
+    given: PoolPrediction | None = None,
+) -> StartupCheck:
+    """Put a prediction beside a log.
+
+    Parameters
+    ----------
+    log : StartupLog
+    source : str
+        What to call it.
+    predicted : PoolPrediction, optional
+        From model and flags alone.
+    given : PoolPrediction, optional
+        From the bytes that the log prints for the cache: what remains is pure layout.
+
+    Returns
+    -------
+    StartupCheck
+        Terms that were read or predicted, in the order in which they are subtracted.
+    """
+    expected = {} if predicted is None else _predicted_terms(log, predicted)
+    terms = []
+    for term, what in TERMS.items():
+        printed = log.value(term)
+        if printed is None and term not in expected:
+            continue
+        terms.append(_check(term, what, printed, log.step(term), expected.get(term), log.by_rank(term)))
+    balance = _balance(log)
+    if balance is not None:
+        terms.append(balance)
+    if given is not None:
+        terms += _given(log, given)
+    return StartupCheck(
+        source=source,
+        engine=log.engine,
+        version=log.version,
+        settings=log.settings,
+        terms=tuple(terms),
+        largest=_largest(terms),
+        refusals=log.refusals,
+        notes=log.notes,
+        assumptions=() if predicted is None else tuple(f"assumed: {note}" for note in predicted.assumptions),
+        not_modeled=() if predicted is None else predicted.not_modeled,
+        lines=log.lines,
+    )
+
+
+def _check(
+    term: str, what: str, printed: float | None, step: float, predicted: float | None, by_rank: Mapping[str, float]
+) -> TermCheck:
+    difference = None if printed is None or predicted is None else predicted - printed
+    if difference is None:
+        verdict = "read only" if predicted is None else "not printed"
+    elif abs(difference) <= step:
+        verdict = "agrees"
+    else:
+        share = f" ({difference / printed:+.2%})" if printed else ""
+        verdict = f"{'above' if difference > 0 else 'below'} the log{share}"
+    return TermCheck(
+        term=term,
+        what=what,
+        printed=printed,
+        step=step,
+        predicted=predicted,
+        difference=difference,
+        by_rank=MappingProxyType(dict(by_rank)),
+        verdict=verdict,
+    )
+
+
+def _predicted_terms(log: StartupLog, p: PoolPrediction) -> dict[str, float]:
+    rank = p.rank
+    out = {
+        "requested_bytes": p.requested.best,
+        "weights_bytes": rank.weights.best,
+        "kv_available_bytes": rank.available.best,
+    }
+    if p.engine == "vllm":
+        peak, graphs = rank.activation_peak.best, rank.cuda_graph.best
+        out["total_bytes"] = p.total.best
+        # Where weights and non-torch memory are printed together, the printed peak includes the graph estimate.
+        consumed = log.value("consumed_bytes") is not None
+        out["activation_peak_bytes"] = peak + graphs if consumed else peak
+        if consumed:
+            out["consumed_bytes"] = rank.weights.best + rank.non_torch.best + sum(rank.buffers.values())
+        else:
+            out["non_torch_bytes"] = rank.non_torch.best
+        if graphs:
+            out["cuda_graph_estimate_bytes"] = graphs
+        if p.settings.get("kv_cache_memory_bytes") is not None or log.settings.get("device") == "cpu":
+            out = {"kv_available_bytes": rank.available.best}
+        if p.plan is not None:
+            out["padding_layers"] = float(p.plan.padding_layers)
+    elif log.value("free_after_load_bytes") is not None:
+        out["free_after_load_bytes"] = (log.value("free_at_start_bytes") or 0.0) - rank.weights.best
+    for term, span in (("num_gpu_blocks", p.blocks), ("kv_tokens", p.tokens), ("max_concurrency", p.concurrency)):
+        if span is not None and (p.engine == "vllm" or term == "kv_tokens"):
+            out[term] = span.best
+    return {
+        term: value
+        for term, value in out.items()
+        if log.value(term) is not None or term in ("weights_bytes", "kv_available_bytes", "kv_tokens", "num_gpu_blocks")
+    }
+
+
+def _balance(log: StartupLog) -> TermCheck | None:
+    """Budget less the printed terms, against what the log prints for the cache: the log checked against itself."""
+    requested, available = log.value("requested_bytes"), log.value("kv_available_bytes")
+    peak = log.value("activation_peak_bytes")
+    if log.engine != "vllm" or requested is None or available is None or peak is None:
+        return None
+    consumed, weights = log.value("consumed_bytes"), log.value("weights_bytes")
+    graphs = 0.0
+    if consumed is None:
+        outside = log.value("non_torch_bytes")
+        if weights is None or outside is None:
+            return None
+        consumed = weights + outside
+        if version_number(log.version or DEFAULT_VERSION) >= GRAPHS_IN_BUDGET:
+            graphs = log.value("cuda_graph_estimate_bytes") or 0.0
+    derived = requested - consumed - peak - graphs
+    step = sum(log.step(t) for t in ("requested_bytes", "weights_bytes", "activation_peak_bytes", "non_torch_bytes"))
+    return _check("balance_bytes", "for the cache, from the printed terms", available, step, derived, {})
+
+
+def _given(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:
+    """Blocks, tokens and concurrency from the printed bytes; they may differ by what the print rounds away."""
+    rounding = log.step("kv_available_bytes") / max(given.rank.available.best, 1.0)
+    out = []
+    figures = (("num_gpu_blocks", given.blocks), ("kv_tokens", given.tokens), ("max_concurrency", given.concurrency))
+    for term, span in figures:
+        printed = log.value(term)
+        if span is not None and printed is not None:
+            slack = max(log.step(term), abs(printed) * rounding)
+            what = f"{TERMS[term]}, from the printed bytes"
+            out.append(_check(f"{term}_from_printed_memory", what, printed, slack, span.best, {}))
+    return out
+
+
+def _largest(terms: list[TermCheck]) -> str:
+    """The term that explains most of the pool's difference, in words."""
+    memory = [
+        t
+        for t in terms
+        if t.difference is not None
+        and t.term in ("requested_bytes", "weights_bytes", "consumed_bytes", "activation_peak_bytes", "non_torch_bytes",
+                       "free_after_load_bytes")
+    ]  # fmt: skip
+    if not memory:
+        return ""
+    worst = max(memory, key=lambda t: abs(t.difference or 0.0))
+    if worst.verdict == "agrees":
+        return "none: every printed term agrees within its last digit"
+    return f"{worst.what}: {(worst.difference or 0.0) / GIB:+.2f} GiB against the log"

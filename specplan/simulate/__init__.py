@@ -1,0 +1,1 @@
+"""An engine under load, in virtual time: schedulers, loads, and the search for capacity over them."""

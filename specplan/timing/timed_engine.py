@@ -1,0 +1,167 @@
+"""How engines run passes: what each adds to bytes and arithmetic, with where the figure comes from.
+
+The figures were fitted on some published tables; `specplan.evidence.validate` names the rows and tests the others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from specplan.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How an engine runs passes: what it adds to bytes and arithmetic.
+
+    Attributes
+    ----------
+    name, version : str
+        What the figures describe.
+    launch_factor, draft_launch_factor : float
+        Launches per layer relative to a card's `Calibration.launch_s`, for target passes and for draft passes (which
+        run with partial graphs or none).
+    draft_pass_s : float
+        Time per draft pass outside its layers: sampling its token and preparing the next pass.
+    host_s : float or None
+        Time per step outside all passes; None takes the card's calibration.
+    host_request_s : float
+        What each request adds to it.
+    speculation_s : float
+        What a drafted step adds outside all passes: rejection, hand-over between proposer and verifier.
+    native : tuple of str
+        Quantised formats that it multiplies natively where the card can; others are unpacked to 16 bits.
+    layer_request_factor : float
+        What each request adds to a layer of 4096 hidden numbers, relative to ``launch_s`` (copies and appends of rows
+        that are not fused into one kernel; in proportion to the width of the hidden state).
+    ring : bool
+        All-reduce by the vendor's library instead of an own kernel.
+    eager_layer_s, draft_eager_layer_s : float
+        Host time to launch one layer where no graph records it; a pass is never shorter than its launching.
+    draft_order : str
+        ``vllm``: k passes, the first over the whole verified width; ``sglang``: k - 1 passes and one extension over the
+        verified width after the verification; ``chain``: k passes of one position.
+    source : str
+        Where the figures come from.
+    """
+
+    name: str
+    version: str
+    source: str
+    launch_factor: float = 1.0
+    draft_launch_factor: float = 1.0
+    draft_pass_s: float = 0.0
+    host_s: float | None = None
+    host_request_s: float = 0.0
+    speculation_s: float = 0.0
+    native: tuple[str, ...] = ("fp8", "int8", "nvfp4", "mxfp4")
+    layer_request_factor: float = 0.0
+    ring: bool = False
+    eager_layer_s: float = 0.0
+    draft_eager_layer_s: float = 0.0
+    draft_order: str = "vllm"
+
+
+ENGINES: Final[Mapping[str, Engine]] = {
+    e.name: e
+    for e in (
+        Engine(
+            name="vllm",
+            version="0.32",
+            draft_launch_factor=2.4,
+            draft_pass_s=0.046e-3,
+            host_request_s=25e-6,
+            source="host and launches: arXiv 2601.11580, vLLM 0.10.1; draft passes: vLLM's example table of times by k",
+        ),
+        Engine(
+            name="sglang",
+            version="0.5.23",
+            draft_launch_factor=1.0,
+            draft_pass_s=0.05e-3,
+            host_s=0.285e-3,
+            host_request_s=25e-6,
+            draft_order="sglang",
+            source="host: SGLang documentation, Llama-3.1-8B on one H100 at 158.3 tokens/s; draft passes run in graphs",
+        ),
+        Engine(
+            name="gpt-fast",
+            draft_order="chain",
+            native=(),
+            version="0f925b5d",
+            launch_factor=1.36,
+            draft_launch_factor=1.36,
+            host_s=0.0,
+            source="gpt-fast README, Llama-2-7B on A100",
+        ),
+        Engine(
+            name="magicdec",
+            draft_order="chain",
+            version="2408.11049",
+            launch_factor=2.09,
+            draft_launch_factor=2.09,
+            host_s=0.0,
+            layer_request_factor=0.0099,
+            speculation_s=0.7e-3,
+            ring=True,
+            source="MagicDec Tables 3 (Llama-2-7B) and 7",
+        ),
+        Engine(
+            name="transformers",
+            draft_order="chain",
+            version="eager",
+            host_s=0.0,
+            ring=True,
+            speculation_s=2.07e-3,
+            native=(),
+            eager_layer_s=0.756e-3,
+            draft_eager_layer_s=0.756e-3,
+            source="Sequoia, Llama-2-7B on an A100 PCIe at 24.2 ms a token",
+        ),
+        Engine(
+            name="transformers-graphs-draft",
+            draft_order="chain",
+            version="eager target, recorded draft",
+            host_s=0.0,
+            ring=True,
+            speculation_s=2.07e-3,
+            native=(),
+            eager_layer_s=0.756e-3,
+            source="Sequoia: the target as transformers, drafts from recorded graphs",
+        ),
+        Engine(
+            name="vllm-v0",
+            version="0.8 and before",
+            draft_launch_factor=2.4,
+            draft_pass_s=0.046e-3,
+            host_request_s=25e-6,
+            speculation_s=8.4e-3,
+            source="as vllm; what a drafted step adds: MoESD, Mixtral with EAGLE on HumanEval at temperature 0",
+        ),
+        Engine(
+            name="serving",
+            draft_order="chain",
+            version="generic",
+            draft_pass_s=1.2e-3,
+            source="assumed: every pass returns to the host, which takes as long as vLLM's step",
+        ),
+        Engine(
+            name="vllm-cpu",
+            version="0.32",
+            host_s=0.0,
+            source="vLLM 0.32 on one core: all but the kernels is inside the fitted launches",
+        ),
+    )
+}
+"""Engines that can be timed, by name."""
+
+
+def engine_named(name: str) -> Engine:
+    """Engine by name.
+
+    >>> engine_named("vllm").version
+    '0.32'
+    """
+    found = ENGINES.get(name)
+    if found is None:
+        raise InputError(f"unknown engine {name!r}; one of {', '.join(ENGINES)}")
+    return found
