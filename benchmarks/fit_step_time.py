@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from specplan.timing import step_time
-from specplan.timing.timed_engine import ENGINES, Engine
 from specplan.evidence.validate import TableReport, validate
 from specplan.specs.hardware import list_accelerators
+from specplan.timing import step_time
+from specplan.timing.timed_engine import ENGINES, Engine
 from specplan.values.hardware import Accelerator
 
 FloatArray = npt.NDArray[np.float64]

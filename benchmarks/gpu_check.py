@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from specplan.decide.measured import summarise
 from specplan.errors import SpecplanError
 from specplan.harness.bench import BenchJob, bench_model
 from specplan.harness.calibrate import CalibrateJob, calibrate, check_device, device_name, driver_version
@@ -40,14 +41,13 @@ from specplan.harness.pass_times import timed
 from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
 from specplan.harness.sources import Drafts, NoSource, draft_length, read_source
 from specplan.harness.verifiers import Sampling
-from specplan.timing.bench_result import BenchedModel, bench_rows, benched_model, ridge_of
-from specplan.decide.measured import summarise
 from specplan.propose.build import proposer_of
 from specplan.propose.spelling import parse_source
 from specplan.records.tally import Tally
 from specplan.report.json_document import render
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import list_accelerators, load_accelerator
+from specplan.timing.bench_result import BenchedModel, bench_rows, benched_model, ridge_of
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq, elementwise
 
+from specplan.decide.plane import plane
+from specplan.decide.source import DraftSource
 from specplan.formulas.draft_length import best_kappa
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.indifference import free_draft_tie
 from specplan.formulas.speedup import speedup
 from specplan.formulas.tree import best_tree
-from specplan.decide.plane import plane
-from specplan.decide.source import DraftSource
 from specplan.report.picture import save
 from specplan.report.plane_plot import draw_planes
 

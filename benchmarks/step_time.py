@@ -14,9 +14,9 @@ import numpy as np
 
 from specplan.decide.step_source import loads, on_engine, step_time
 from specplan.decide.step_source_text import parse_step_source
-from specplan.timing.step_time import machine
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.timing.step_time import machine
 
 BATCHES = np.arange(1, 126)
 CONTEXTS = np.linspace(512, 65536, 10).astype(int)

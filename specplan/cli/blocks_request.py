@@ -19,7 +19,6 @@ from specplan.memory.speculative import (
     parse_speculative_config,
     sglang_speculation,
 )
-from specplan.memory.vllm import VllmFlags, predict_vllm, with_encoder_budget
 from specplan.memory.startup_check import (
     StartupCheck,
     card_of,
@@ -28,6 +27,7 @@ from specplan.memory.startup_check import (
     speculation_of,
     vllm_flags_of,
 )
+from specplan.memory.vllm import VllmFlags, predict_vllm, with_encoder_budget
 from specplan.records.startup import StartupLog
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator

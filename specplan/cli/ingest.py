@@ -31,10 +31,10 @@ def ingest(
     from pathlib import Path
 
     from specplan import units
+    from specplan.decide.pricing import Pair
     from specplan.errors import InputError
     from specplan.ingest.read import read_origin
     from specplan.ingest.summary import ingested
-    from specplan.decide.pricing import Pair
     from specplan.records.files import StepWriter, refuse_overwrite
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator

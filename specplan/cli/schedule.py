@@ -27,8 +27,8 @@ def schedule(
     """Best draft length per batch, as the engine's configuration and a command to paste."""
     from specplan import units
     from specplan.cli.step_inputs import load_sources, load_tables
-    from specplan.errors import InputError
     from specplan.decide.schedule import schedule as plan
+    from specplan.errors import InputError
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from specplan.errors import InputError
 from specplan.decide.measured import MeasuredSource, summarise
 from specplan.decide.plane import Scene
 from specplan.decide.pricing import LAYERS, Pair, Setting, price_notes, priced, prices
@@ -19,6 +18,7 @@ from specplan.decide.source_text import (
     read_source,
 )
 from specplan.decide.step_source import eagle_head, mtp_head
+from specplan.errors import InputError
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.specs.text_files import read_text

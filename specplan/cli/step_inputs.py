@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specplan.errors import InputError
-from specplan.timing.measured_steps import MeasuredTable, load_measured_table
 from specplan.decide.step_source import StepSource
 from specplan.decide.step_source_text import parse_step_source
+from specplan.errors import InputError
 from specplan.specs.catalog import load_model
+from specplan.timing.measured_steps import MeasuredTable, load_measured_table
 
 
 def load_sources(texts: Sequence[str], kappa: int | None = None) -> list[StepSource]:

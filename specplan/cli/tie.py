@@ -27,10 +27,10 @@ def tie(
 
     from specplan import units
     from specplan.cli.source_option import Place, one_source
-    from specplan.errors import InputError
     from specplan.decide import tie as plan
     from specplan.decide.pricing import price_notes
     from specplan.decide.source_text import SourceText, read_acceptance, read_source
+    from specplan.errors import InputError
     from specplan.report import json_document, tie_report
     from specplan.report.plane_report import print_notes
     from specplan.specs.catalog import load_model

@@ -35,9 +35,9 @@ def tune(
 
     from specplan import units
     from specplan.cli.source_option import Place, scenes
-    from specplan.errors import InputError
     from specplan.decide import tune as plan
     from specplan.decide.source_text import read_numbers, read_whole
+    from specplan.errors import InputError
     from specplan.report import json_document, tune_report
     from specplan.report.plane_report import print_notes
 

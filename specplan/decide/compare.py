@@ -8,10 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.errors import InputError
-from specplan.formulas.step import PassShape
 from specplan.decide.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, require_ranks
-from specplan.timing.measured_steps import MeasuredTable
 from specplan.decide.sensitivity import Swing, sensitivity
 from specplan.decide.step_setting import (
     MAX_BATCH,
@@ -33,6 +30,9 @@ from specplan.decide.step_source import (
     loads,
     on_engine,
 )
+from specplan.errors import InputError
+from specplan.formulas.step import PassShape
+from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import FloatArray, machine, other_bound, pass_time
 from specplan.units import GIB
 from specplan.values.formats import NumberFormat

@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
+from specplan.decide.measured import MeasuredSource
+from specplan.decide.pricing import Pair, Prices, prices
+from specplan.decide.source import DraftSource, Origin
 from specplan.errors import InputError
 from specplan.formulas.emitted import FloatArray, expected_emitted_lengths
 from specplan.formulas.indifference import alpha_for_emitted_lengths
 from specplan.formulas.speedup import length_step_cost
-from specplan.decide.measured import MeasuredSource
-from specplan.decide.pricing import Pair, Prices, prices
-from specplan.decide.source import DraftSource, Origin
 
 NOT_MODELED: Final = (
     "a shorter k also changes where later steps begin; the better k counts the same drafts cut short (measure it by "

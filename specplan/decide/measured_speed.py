@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from specplan.errors import InputError
-from specplan.formulas.emitted import expected_emitted
 from specplan.decide.measured import MeasuredSource
 from specplan.decide.source import DraftSource
+from specplan.errors import InputError
+from specplan.formulas.emitted import expected_emitted
 
 NOT_MODELED: Final = ("prefill, tokenising and loading", "change of pass times with the context within a run")
 

@@ -11,13 +11,13 @@ from typing import Final, Literal
 
 import numpy as np
 
+from specplan.decide.pricing import Setting
+from specplan.decide.source import DraftSource, check_source, source_speedup
 from specplan.errors import InputError
 from specplan.formulas.draft_length import best_kappa
 from specplan.formulas.emitted import FloatArray, checked_kappa
 from specplan.formulas.indifference import break_even_alpha, contour_alpha, contour_c
 from specplan.formulas.speedup import ridge_batch, speedup
-from specplan.decide.pricing import Setting
-from specplan.decide.source import DraftSource, check_source, source_speedup
 
 Scale = Literal["linear", "log"]
 

@@ -8,13 +8,13 @@ Two ways to time a pass: ``roofline`` (what must be read and computed at the car
 from dataclasses import dataclass
 from typing import Final
 
+from specplan.decide.cost import cost
+from specplan.decide.source import DraftSource
 from specplan.errors import InputError
 from specplan.formulas import parameters
 from specplan.formulas.speedup import verify_factor
 from specplan.formulas.step import pass_shape
-from specplan.decide.cost import cost
 from specplan.timing.draft_time import model_draft_s
-from specplan.decide.source import DraftSource
 from specplan.timing.step_time import host_time, machine, pass_time
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator

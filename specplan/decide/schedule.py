@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.errors import InputError
 from specplan.decide.cost import DEFAULT_UTILIZATION, require_ranks
 from specplan.decide.engine_configuration import (
     ENGINES,
@@ -22,9 +21,10 @@ from specplan.decide.engine_configuration import (
     engine_warnings,
     prediction_modules,
 )
-from specplan.timing.measured_steps import MeasuredTable
 from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, sequences_left, times
 from specplan.decide.step_source import NO_SOURCE, Loads, StepSource, loads, most_kappa, on_engine
+from specplan.errors import InputError
+from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import FloatArray, machine
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from specplan.errors import InputError
 from specplan.decide.measured import Alpha, MeasuredSource
 from specplan.decide.source import WEIGHTLESS, DraftSource, check_source
+from specplan.errors import InputError
 from specplan.records.tally import Tally
 
 KEYS: Final[Mapping[str, str]] = {

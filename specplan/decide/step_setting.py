@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.formulas import kv_cache, parameters
 from specplan.decide.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE
-from specplan.timing.measured_steps import MeasuredTable
 from specplan.decide.step_source import Loads, StepSource, StepTime, most_kappa, step_time
+from specplan.formulas import kv_cache, parameters
+from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import Machine
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Model

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from specplan.errors import InputError
 from specplan.decide.step_source import HEADS, MATCHERS, NO_SOURCE, Range, StepSource
+from specplan.errors import InputError
 
 _KEYS: Final[Mapping[str, str]] = {
     "alpha": "acceptance per position: .7, .6..0.8, .6..0.7..0.8, or per position .8/.7/.6",

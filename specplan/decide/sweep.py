@@ -6,11 +6,11 @@ from typing import Final, Literal, cast, get_args
 
 import numpy as np
 
+from specplan.decide.pricing import Setting, priced
+from specplan.decide.source import DraftSource, check_source, emitted_per_draft, source_speedup
 from specplan.errors import InputError
 from specplan.formulas.emitted import FloatArray, IntArray
 from specplan.formulas.speedup import ridge_batch
-from specplan.decide.pricing import Setting, priced
-from specplan.decide.source import DraftSource, check_source, emitted_per_draft, source_speedup
 
 Kind = Literal["kappa", "batch", "coverage", "context"]
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from specplan.decide.source import DraftSource, check_source, emitted_per_draft, source_speedup
 from specplan.formulas.emitted import FloatArray, emitted_of_drafted_steps, emitted_over_all_steps
 from specplan.formulas.indifference import (
     Reach,
@@ -17,7 +18,6 @@ from specplan.formulas.indifference import (
     reach,
 )
 from specplan.formulas.speedup import step_cost
-from specplan.decide.source import DraftSource, check_source, emitted_per_draft, source_speedup
 
 KAPPA_MAX: Final = 64
 

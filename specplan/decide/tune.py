@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from specplan.decide.pricing import Setting, priced
+from specplan.decide.source import DraftSource, check_source, source_speedup
 from specplan.errors import InputError
 from specplan.formulas.draft_length import best_kappa, first_losing_kappa, loss_from, peak_kappa, speedup_by_kappa
 from specplan.formulas.emitted import FloatArray, IntArray
-from specplan.decide.pricing import Setting, priced
-from specplan.decide.source import DraftSource, check_source, source_speedup
 
 KAPPA_MAX: Final = 64
 

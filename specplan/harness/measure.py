@@ -10,15 +10,15 @@ from typing import Any, Final, Self
 
 import torch
 
+from specplan.decide.engine_speed import EngineSpeed
+from specplan.decide.measured import MeasuredSource, summarise
+from specplan.decide.measured_speed import MeasuredSpeed, PassTimes, measured_speed
 from specplan.errors import InputError
 from specplan.harness.causal_lm import CausalLM
 from specplan.harness.loop import Generated, Request, SpeculativeLoop
 from specplan.harness.pass_times import PassClock
 from specplan.harness.sources import Drafts, ModelSource, NoSource, Source, draft_length, read_source
 from specplan.harness.verifiers import Sampling
-from specplan.decide.engine_speed import EngineSpeed
-from specplan.decide.measured import MeasuredSource, summarise
-from specplan.decide.measured_speed import MeasuredSpeed, PassTimes, measured_speed
 from specplan.propose.spelling import SglangNgramSource
 from specplan.propose.vocab_mapping import VocabMapping
 from specplan.records.files import StepWriter, read_steps

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from specplan.decide.engine_speed import EngineSpeed
+from specplan.decide.measured import MeasuredSource, summarise
 from specplan.errors import InputError, SpecplanError, UnsupportedError
 from specplan.harness.load import SMOLLM2, smollm2_gguf
 from specplan.harness.loop import Generated, Request
@@ -32,8 +34,6 @@ from specplan.harness.measure import (
     make_folder,
 )
 from specplan.harness.sources import ModelSource, NoSource, Source, draft_length
-from specplan.decide.engine_speed import EngineSpeed
-from specplan.decide.measured import MeasuredSource, summarise
 from specplan.propose.spelling import NgramSource, SuffixSource
 from specplan.records.files import StepWriter, read_steps
 from specplan.records.step import StepRecord

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specplan.errors import InputError
-from specplan.ingest.observation import Observation
 from specplan.decide.measured import MeasuredSource, summarise
 from specplan.decide.measured_point import MeasuredPoint, Place, place_measured
 from specplan.decide.pricing import Pair
+from specplan.errors import InputError
+from specplan.ingest.observation import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from specplan.timing.bench_result import BenchedModel, BenchReport, BenchRow, measured_rows
 from specplan.report.measured_table import figure_table, print_line
+from specplan.timing.bench_result import BenchedModel, BenchReport, BenchRow, measured_rows
 from specplan.units import format_bytes, format_gib
 
 PROVENANCE: Final = {

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from specplan.memory.blocks import BlocksReport, DraftPrice
 from specplan.memory.prediction import PoolPrediction, RankTerms, Span
-from specplan.memory.vllm_memory import Estimate
 from specplan.memory.startup_check import StartupCheck
+from specplan.memory.vllm_memory import Estimate
 from specplan.report.json_document import whole
 from specplan.units import GIB, format_bytes, format_gib
 

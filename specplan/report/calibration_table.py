@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from specplan.timing.calibration import CalibrationReport
 from specplan.report.measured_table import figure_table, print_line
+from specplan.timing.calibration import CalibrationReport
 from specplan.units import format_bytes, format_gib, format_seconds
 
 _KINDS: Final = {

@@ -6,16 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specplan.errors import InputError
 from specplan.decide.compare import Cell, CompareReport, compare, pays_ranges
 from specplan.decide.cost import cost
-from specplan.timing.measured_steps import measured_table
 from specplan.decide.step_setting import BANDS, Setting, best_kappa, times
 from specplan.decide.step_source import NO_SOURCE, StepSource, loads, on_engine, step_time
 from specplan.decide.step_source_text import parse_step_source
-from specplan.timing.step_time import machine
+from specplan.errors import InputError
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.timing.measured_steps import measured_table
+from specplan.timing.step_time import machine
 
 BIG, SMALL, DRAFT = (load_model(name) for name in ("llama3-70b", "llama3.1-8b", "llama3.2-1b"))
 H100 = load_accelerator("h100-sxm")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.formulas import kv_cache, parameters
 from specplan.decide.cost import cost
+from specplan.formulas import kv_cache, parameters
 from specplan.specs.hardware import load_accelerator
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator

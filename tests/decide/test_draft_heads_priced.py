@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from specplan.cli.app import main
+from specplan.decide.compare import compare
+from specplan.decide.cost import cost
+from specplan.decide.step_source_text import parse_step_source
 from specplan.errors import InputError
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.parameters import borrowed_head, outer_weights, resident_bytes, resident_params, streamed_bytes
 from specplan.formulas.step import pass_load, pass_shape
-from specplan.decide.compare import compare
-from specplan.decide.cost import cost
 from specplan.memory.rank_weights import WeightSettings, rank_weight_bytes
 from specplan.memory.sglang import SglangFlags, predict_sglang
 from specplan.memory.speculative import parse_speculative_config, sglang_speculation
 from specplan.memory.vllm import VllmFlags, predict_vllm
-from specplan.decide.step_source_text import parse_step_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.specs.huggingface.config import import_config

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.errors import InputError
 from specplan.decide.measured import MeasuredSource, summarise
 from specplan.decide.measured_point import Place, as_draft_source, length_weights, place_measured
 from specplan.decide.pricing import Pair, prices
 from specplan.decide.source import source_speedup
+from specplan.errors import InputError
 from specplan.records import StepRecord, Tally
 from specplan.records.means import Means
 from specplan.specs.catalog import load_model

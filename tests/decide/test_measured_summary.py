@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from specplan.decide.drift import alert_threshold, drift
+from specplan.decide.measured import Alpha, summarise
 from specplan.errors import InputError
 from specplan.formulas.acceptance import alpha_estimate, conditional_estimates
 from specplan.formulas.emitted import expected_emitted
-from specplan.decide.drift import alert_threshold, drift
-from specplan.decide.measured import Alpha, summarise
 from specplan.records import StepColumns, StepRecord, Tally
 from specplan.records.means import Means
 from specplan.records.tally import UNKNOWN

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.errors import InputError
-from specplan.formulas.speedup import ridge_batch, speedup
 from specplan.decide.plane import LEVELS, MOST_LEVELS, Scene, plane, planes_of
 from specplan.decide.pricing import Setting
 from specplan.decide.source import DraftSource, source_speedup
+from specplan.errors import InputError
+from specplan.formulas.speedup import ridge_batch, speedup
 
 C_70B, C_8B = 0.017780091125795844, 0.16466396534860978
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specplan.errors import InputError
 from specplan.decide.cost import cost
 from specplan.decide.pricing import Pair, Prices, Setting, priced, prices
 from specplan.decide.source import DraftSource
+from specplan.errors import InputError
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specplan.errors import InputError
 from specplan.decide.measured import summarise
 from specplan.decide.plane import plane
 from specplan.decide.source import WEIGHTLESS, source_speedup
 from specplan.decide.source_text import measured_rows, measured_source, read_acceptances, read_source
+from specplan.errors import InputError
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.errors import InputError
-from specplan.formulas.speedup import speedup
 from specplan.decide.pricing import Pair, Setting
 from specplan.decide.source import DraftSource, source_speedup
 from specplan.decide.sweep import PLAIN, default_axis, sweep
 from specplan.decide.tune import tune_source, tune_table
+from specplan.errors import InputError
+from specplan.formulas.speedup import speedup
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.errors import InputError
 from specplan.decide.source import DraftSource, source_speedup
 from specplan.decide.tie import coverage_curve, tie
+from specplan.errors import InputError
 
 DRAFT_8B = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
 FIELDS = {"alpha": "alpha", "hit": "hit", "continuation": "continuation", "coverage": "coverage", "c": "c"}

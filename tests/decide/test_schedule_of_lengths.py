@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.errors import InputError
 from specplan.decide.engine_configuration import HEAD_PATH, checkpoint
-from specplan.memory.speculative import parse_speculative_config
 from specplan.decide.schedule import ScheduleReport, _steady, schedule
 from specplan.decide.step_setting import Setting, times
 from specplan.decide.step_source import NO_SOURCE, StepSource, loads
 from specplan.decide.step_source_text import parse_step_source
-from specplan.timing.step_time import machine
+from specplan.errors import InputError
+from specplan.memory.speculative import parse_speculative_config
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.timing.step_time import machine
 from specplan.values.formats import lookup
 
 TARGET, DRAFT = load_model("llama3.1-8b"), load_model("llama3.2-1b")

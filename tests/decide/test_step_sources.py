@@ -7,10 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specplan.errors import InputError, UnsupportedError
-from specplan.formulas.parameters import resident_params, streamed_params
-from specplan.formulas.step import pass_shape
-from specplan.timing.draft_time import host_ngram_s, model_draft_s, suffix_s, trie_s
 from specplan.decide.step_source import (
     NO_SOURCE,
     eagle_head,
@@ -22,9 +18,13 @@ from specplan.decide.step_source import (
     verified_positions,
 )
 from specplan.decide.step_source_text import parse_step_source
-from specplan.timing.step_time import machine, pass_time
+from specplan.errors import InputError, UnsupportedError
+from specplan.formulas.parameters import resident_params, streamed_params
+from specplan.formulas.step import pass_shape
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.timing.draft_time import host_ngram_s, model_draft_s, suffix_s, trie_s
+from specplan.timing.step_time import machine, pass_time
 
 TARGET = load_model("llama3.1-8b")
 DRAFT = load_model("llama3.2-1b")

@@ -94,8 +94,8 @@ def test_summaries_are_the_medians_of_their_rows():
 
 def test_shapes_in_the_tables_are_the_published_models():
     shapes = {"llama3.1-8b": "llama3.1-8b", "llama3.2-1b": "llama3.2-1b", "mixtral-8x7b": "mixtral-8x7b"}
-    from specplan.formulas.parameters import streamed_params
     from specplan.evidence.validate import _document
+    from specplan.formulas.parameters import streamed_params
 
     found = {**_document("magicdec")["models"], **_document("moesd")["models"], **_document("decode-latency")["models"]}
     found |= _document("specdecodebench")["models"] | _document("draft-costs")["models"]

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from specplan.cli.bench import bench as command
 from specplan.errors import InputError, UnsupportedError
 from specplan.harness.bench import BenchJob, bench
+from specplan.specs.catalog import load_model
+from specplan.specs.hardware import load_accelerator
 from specplan.timing.bench_result import (
     BenchedModel,
     PassReading,
@@ -23,8 +25,6 @@ from specplan.timing.bench_result import (
     weight_bytes,
 )
 from specplan.timing.measured_steps import load_measured_table
-from specplan.specs.catalog import load_model
-from specplan.specs.hardware import load_accelerator
 from specplan.values.formats import lookup
 from specplan.values.model import Attention, DenseMLP, Layer, Model
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from specplan.cli.calibrate import calibrate as command
 from specplan.errors import InputError
 from specplan.harness.calibrate import CalibrateJob, calibrate
+from specplan.specs.hardware import dump_accelerator, list_accelerators, load_accelerator
 from specplan.timing.calibration import BandwidthReading, DeviceReadings, LaunchReading, MatmulReading, profile_of
 from specplan.timing.step_time import machine
-from specplan.specs.hardware import dump_accelerator, list_accelerators, load_accelerator
 
 torch.set_num_threads(1)
 SMALL = CalibrateJob(

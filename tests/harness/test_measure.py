@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from specplan.decide.measured import summarise
+from specplan.decide.measured_speed import PassTimes, measured_speed, plane_source
 from specplan.errors import InputError
 from specplan.harness.job import MeasureJob
 from specplan.harness.llama import Llama, LlamaShape
@@ -17,8 +19,6 @@ from specplan.harness.prompts import prompt_file, read_prompts
 from specplan.harness.sources import Drafts, read_source
 from specplan.harness.verifiers import Sampling
 from specplan.harness.vocabularies import mapping_between
-from specplan.decide.measured import summarise
-from specplan.decide.measured_speed import PassTimes, measured_speed, plane_source
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 

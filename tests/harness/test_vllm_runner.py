@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specplan.decide.engine_speed import EngineSpeed
+from specplan.decide.measured import summarise
 from specplan.errors import InputError, SpecplanError, UnsupportedError
 from specplan.harness.job import MeasureJob, run_job
 from specplan.harness.loop import Request
@@ -20,8 +22,6 @@ from specplan.harness.vllm_runner import (
     run_vllm,
     verify_steps,
 )
-from specplan.decide.engine_speed import EngineSpeed
-from specplan.decide.measured import summarise
 from specplan.records.tally import Tally
 from specplan.report.measure_report import measure_document
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from specplan.decide.measured import summarise
 from specplan.errors import InputError
 from specplan.ingest.read import read_origin
-from specplan.decide.measured import summarise
 
 TRACES = Path(__file__).parents[1] / "data" / "vllm_cpu_traces"
 

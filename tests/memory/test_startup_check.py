@@ -8,7 +8,6 @@ import pytest
 from specplan.errors import InputError
 from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.sglang import predict_sglang
-from specplan.memory.vllm import predict_vllm
 from specplan.memory.startup_check import (
     StartupCheck,
     TermCheck,
@@ -18,6 +17,7 @@ from specplan.memory.startup_check import (
     speculation_of,
     vllm_flags_of,
 )
+from specplan.memory.vllm import predict_vllm
 from specplan.records.startup import StartupLog
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator

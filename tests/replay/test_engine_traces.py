@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specplan.errors import InputError
 from specplan.decide.measured import summarise
+from specplan.errors import InputError
 from specplan.propose.build import proposer_of
 from specplan.propose.protocol import Draft
 from specplan.propose.spelling import parse_source

@@ -12,11 +12,11 @@ from matplotlib import image as mpimg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from specplan.errors import InputError
 from specplan.decide.plane import plane
 from specplan.decide.pricing import Setting
 from specplan.decide.source import DraftSource
 from specplan.decide.sweep import default_axis, sweep
+from specplan.errors import InputError
 from specplan.report.label_placement import lanes, overlapping
 from specplan.report.picture import LOOKS, LOSE, WIN, save
 from specplan.report.plane_plot import draw_planes

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from specplan.errors import InputError
 from specplan.formulas.step import pass_shape
+from specplan.specs.catalog import load_model
+from specplan.specs.hardware import list_accelerators, load_accelerator
 from specplan.timing.measured_steps import load_measured_table, measured_table
 from specplan.timing.step_time import (
     ASSUMED,
@@ -22,8 +24,6 @@ from specplan.timing.step_time import (
     pass_time,
 )
 from specplan.timing.timed_engine import ENGINES
-from specplan.specs.catalog import load_model
-from specplan.specs.hardware import list_accelerators, load_accelerator
 from specplan.values.formats import lookup
 
 LLAMA = load_model("llama3.1-8b")
