@@ -113,8 +113,8 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
     -----
     ``roofline``: a pass takes the longer of reading (weights, of routed experts the distinct ones that its positions
     touch, and cache) and computing (positions over the ridge, times the reading of one token's weights). Below the
-    ridge c is that of `specplan.decide.cost`. ``modelled``: a plain step is a pass and the host time between passes; c is
-    the mean of the draft's passes as the engine runs them.
+    ridge c is that of `specplan.decide.cost`. ``modelled``: a plain step is a pass and the host time between passes;
+    c is the mean of the draft's passes as the engine runs them.
     """
     if pair.layer not in LAYERS:
         raise InputError(f"unknown layer {pair.layer!r}; one of {', '.join(LAYERS)}")
