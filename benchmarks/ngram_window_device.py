@@ -1,6 +1,7 @@
 """The data-parallel n-gram form on a device: equal to brute force, no synchronisation, time per step.
 
-Run where the accelerator is: ``python benchmarks/ngram_window_device.py [--device cuda] [--compile]``. On a CUDA device
+Run where the accelerator is: ``PYTHONPATH=tests/oracles python
+benchmarks/ngram_window_device.py [--device cuda] [--compile]``. On a CUDA device
 the step runs with synchronisation forbidden and is then captured and replayed as one graph. Prints one table and a last
 line of JSON.
 """
@@ -9,11 +10,11 @@ import argparse
 import json
 import time
 
+import ngram_oracle
 import numpy as np
 import torch
 
 from specplan.harness.ngram_window import NgramWindow
-from specplan.propose import ngram_oracle
 from specplan.propose.ngram import vllm_ngram_gpu, vllm_v2
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import ngram_oracle
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from specplan.errors import InputError
 from specplan.harness.ngram_window import NO_DRAFT, NgramWindow
-from specplan.propose import ngram_oracle
 from specplan.propose.ngram import transformers_lookup, vllm_ngram_gpu, vllm_v2
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "vllm_ngram_cases.json").read_text())["cases"]

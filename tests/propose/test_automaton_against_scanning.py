@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sglang_oracle import OracleCorpus
 
 from specplan.errors import InputError
 from specplan.propose import automaton_kernels
 from specplan.propose.automaton import SEPARATOR, SuffixAutomaton
-from specplan.propose.sglang_oracle import OracleCorpus
 
 TOKENS = st.integers(0, 2)
 DOCUMENTS = st.lists(st.lists(TOKENS, max_size=12), min_size=1, max_size=4)

@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+import ngram_oracle
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.errors import InputError
-from specplan.propose import ngram_oracle, ngram_replay
+from specplan.propose import ngram_replay
 from specplan.propose.compiled import load
 from specplan.propose.ngram import (
     NgramIndex,

@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sglang_oracle import OracleCorpus, OracleNgram
+from sglang_oracle import replay as oracle_replay
 
 from specplan.propose.sglang_ngram import SglangNgram
-from specplan.propose.sglang_oracle import OracleCorpus, OracleNgram
-from specplan.propose.sglang_oracle import replay as oracle_replay
 from specplan.propose.sglang_replay import replay
 from specplan.propose.sglang_rule import QUIRKS, SglangRule
 from specplan.propose.steps import COLUMNS, join

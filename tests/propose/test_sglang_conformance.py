@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from sglang_oracle import OracleCorpus, OracleNgram
 
 from specplan.errors import InputError
 from specplan.propose.sglang_ngram import SglangNgram
-from specplan.propose.sglang_oracle import OracleCorpus, OracleNgram
 from specplan.propose.sglang_rule import QUIRKS, SglangRule
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "sglang_ngram_cases.json").read_text())["cases"]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from suffix_oracle import OracleCache
 
 from specplan.errors import InputError
 from specplan.propose import suffix_replay
 from specplan.propose.protocol import Proposer
 from specplan.propose.steps import join
 from specplan.propose.suffix import SuffixCache, SuffixProposer
-from specplan.propose.suffix_oracle import OracleCache
 from specplan.propose.vllm_suffix import BatchRequest, VllmSuffixProposer
 
 DATA = Path(__file__).parents[1] / "data"
