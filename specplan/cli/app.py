@@ -169,6 +169,9 @@ def main(argv: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("specplan: interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader left (| head); nothing more to say
-        sys.exit(141)
+    except (BrokenPipeError, SystemExit) as stop:
+        # The reader left (| head): it has what it wanted. Rich turns a closed pipe into an exit with 1, which is a no.
+        if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        sys.stderr.close()
+        sys.exit(0)
