@@ -50,6 +50,10 @@ class StartupLog:
         What the reader noticed: several starts in one file, a log that ends before the pool is sized.
     lines, n_bytes : int
         Length of what was read.
+    first_line, last_line : int
+        Where this start stands in the file.
+    earlier : tuple of StartupLog
+        Starts before this one in the same file, oldest first.
     """
 
     engine: str
@@ -60,6 +64,13 @@ class StartupLog:
     notes: tuple[str, ...] = ()
     lines: int = 0
     n_bytes: int = 0
+    first_line: int = 1
+    last_line: int = 0
+    earlier: tuple["StartupLog", ...] = ()
+
+    def of(self, term: str) -> tuple[Reading, ...]:
+        """Every reading of `term`, in the order of the file."""
+        return tuple(r for r in self.readings if r.term == term)
 
     def by_rank(self, term: str) -> dict[str, float]:
         """Last value of `term` on each rank."""
@@ -91,10 +102,12 @@ TERMS: Final = MappingProxyType(
         "num_gpu_blocks": "blocks",
         "kv_tokens": "tokens of the pool",
         "max_concurrency": "requests of the longest length",
+        "concurrency_length": "length that the requests were counted for",
         "attention_block_size": "attention block raised for recurrent states",
         "padding_layers": "padding layers",
         "context_parallel": "decode context parallel ranks",
-        "free_after_load_bytes": "free after loading",
+        "draft_weights_bytes": "weights of the draft",
+        "free_after_load_bytes": "free after loading, before the pool",
         "pool_key_bytes": "keys of the pool",
         "pool_value_bytes": "values of the pool",
         "pool_bytes": "latents of the pool",
@@ -104,6 +117,8 @@ TERMS: Final = MappingProxyType(
         "draft_pool_value_bytes": "values of the draft's pool",
         "draft_pool_bytes": "latents of the draft's pool",
         "pool_tokens": "rows of the pool, as each pool prints them",
+        "draft_pool_tokens": "rows of the draft's pool",
+        "whole_pool_bytes": "full-attention and sliding-window pools together",
         "state_slots": "slots of recurrent states",
         "state_bytes": "recurrent states",
         "free_after_pool_bytes": "free after the pool",
@@ -115,5 +130,6 @@ TERMS: Final = MappingProxyType(
 
 _LEAST: Final = {
     "total_bytes", "free_at_start_bytes", "requested_bytes", "kv_available_bytes", "num_gpu_blocks", "kv_tokens",
-    "max_concurrency", "free_after_load_bytes", "free_after_pool_bytes", "full_pool_tokens", "swa_pool_tokens",
+    "max_concurrency", "concurrency_length", "free_after_load_bytes", "free_after_pool_bytes", "full_pool_tokens",
+    "swa_pool_tokens",
 }  # fmt: skip
