@@ -1,12 +1,13 @@
 """A start-up log beside its prediction: which terms were read, what was predicted, where the difference lies."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from specplan.errors import InputError
-from specplan.memory.prediction import PoolPrediction
+from specplan.memory.prediction import PoolPrediction, RankTerms
 from specplan.memory.sglang import SglangFlags
 from specplan.memory.speculative import (
     SglangSpeculation,
@@ -222,31 +223,61 @@ def check_startup(
     StartupCheck
         Terms that were read or predicted, in the order in which they are subtracted.
     """
+    terms = [] if given is None else _given(log, given)
     expected = {} if predicted is None else _predicted_terms(log, predicted)
-    terms = []
     for term, what in TERMS.items():
-        printed = log.value(term)
-        if printed is None and term not in expected:
-            continue
-        terms.append(_check(term, what, printed, log.step(term), expected.get(term), log.by_rank(term)))
+        if log.of(term) or term in expected:
+            terms.append(_compared(log, term, what, expected.get(term, {})))
     balance = _balance(log)
     if balance is not None:
         terms.append(balance)
-    if given is not None:
-        terms += _given(log, given)
+    if predicted is not None:
+        terms += _remainder(log, predicted)
+        terms += _start(log, predicted)
     return StartupCheck(
         source=source,
         engine=log.engine,
         version=log.version,
         settings=log.settings,
         terms=tuple(terms),
-        largest=_largest(terms),
+        largest=_largest(terms, log),
         refusals=log.refusals,
         notes=log.notes,
         assumptions=() if predicted is None else tuple(f"assumed: {note}" for note in predicted.assumptions),
         not_modeled=() if predicted is None else predicted.not_modeled,
         lines=log.lines,
     )
+
+
+AGREES: Final = "agrees"
+
+
+def _compared(log: StartupLog, term: str, what: str, expected: Mapping[str, float], slack: float = 0.0) -> TermCheck:
+    """A term against every figure that the log prints for it: it agrees where all do.
+
+    `expected` maps a rank's name to its prediction; the empty name stands for ranks that are not listed.
+    """
+    printed, readings, by_rank = log.value(term), log.of(term), log.by_rank(term)
+    deciding = next((r for r in reversed(readings) if r.value == printed), None)
+    predicted = expected.get(deciding.rank if deciding else "", expected.get(""))
+    check = _check(term, what, printed, max(deciding.step if deciding else 0.0, slack), predicted, by_rank)
+    if check.verdict != AGREES:
+        return check
+    off = [
+        r
+        for r in readings
+        if abs(expected.get(r.rank, expected.get("", r.value)) - r.value) > max(r.step, slack * (r.value != printed))
+    ]
+    if not off:
+        return check
+    shown = f"{min(r.value for r in off) / _unit(term):,.2f} to {max(r.value for r in off) / _unit(term):,.2f}"
+    same = deciding is not None and any(r.rank == deciding.rank for r in off)
+    words = f"printed otherwise, too: {shown}" if same else f"agrees on the rank that decides; others print {shown}"
+    return replace(check, verdict=words)
+
+
+def _unit(term: str) -> float:
+    return float(GIB) if term.endswith("_bytes") else 1.0
 
 
 def _check(
@@ -256,7 +287,7 @@ def _check(
     if difference is None:
         verdict = "read only" if predicted is None else "not printed"
     elif abs(difference) <= step:
-        verdict = "agrees"
+        verdict = AGREES
     else:
         share = f" ({difference / printed:+.2%})" if printed else ""
         verdict = f"{'above' if difference > 0 else 'below'} the log{share}"
@@ -272,19 +303,33 @@ def _check(
     )
 
 
-def _predicted_terms(log: StartupLog, p: PoolPrediction) -> dict[str, float]:
-    rank = p.rank
-    out = {
-        "requested_bytes": p.requested.best,
-        "weights_bytes": rank.weights.best,
-        "kv_available_bytes": rank.available.best,
-    }
+_STAGE: Final = re.compile(r"PP(\d+)")
+
+
+def _predicted_terms(log: StartupLog, p: PoolPrediction) -> dict[str, dict[str, float]]:
+    """Term -> rank as the log names it -> prediction; the empty name stands for the stage that decides."""
+    names = {r.rank for r in log.readings}
+    stages = {name: int(found[1]) for name in names if (found := _STAGE.search(name)) and int(found[1]) < len(p.ranks)}
+    out: dict[str, dict[str, float]] = {}
+    for name, rank in {"": p.rank, **{name: p.ranks[stage] for name, stage in stages.items()}}.items():
+        for term, value in _of_rank(log, p, rank).items():
+            out.setdefault(term, {})[name] = value
+    shown = {"weights_bytes", "kv_available_bytes", "kv_tokens", "num_gpu_blocks"}
+    return {term: values for term, values in out.items() if log.of(term) or (term in shown and p.engine == "vllm")}
+
+
+def _of_rank(log: StartupLog, p: PoolPrediction, rank: RankTerms) -> dict[str, float]:
+    out = {"weights_bytes": rank.weights.best}
     if p.engine == "vllm":
         peak, graphs = rank.activation_peak.best, rank.cuda_graph.best
-        out["total_bytes"] = p.total.best
         # Where weights and non-torch memory are printed together, the printed peak includes the graph estimate.
         consumed = log.value("consumed_bytes") is not None
-        out["activation_peak_bytes"] = peak + graphs if consumed else peak
+        out |= {
+            "total_bytes": p.total.best,
+            "requested_bytes": p.requested.best,
+            "activation_peak_bytes": peak + graphs if consumed else peak,
+            "kv_available_bytes": rank.available.best,
+        }
         if consumed:
             out["consumed_bytes"] = rank.weights.best + rank.non_torch.best + sum(rank.buffers.values())
         else:
@@ -295,16 +340,45 @@ def _predicted_terms(log: StartupLog, p: PoolPrediction) -> dict[str, float]:
             out = {"kv_available_bytes": rank.available.best}
         if p.plan is not None:
             out["padding_layers"] = float(p.plan.padding_layers)
-    elif log.value("free_after_load_bytes") is not None:
-        out["free_after_load_bytes"] = (log.value("free_at_start_bytes") or 0.0) - rank.weights.best
+        if p.settings.get("block_size") != 16:
+            out["attention_block_size"] = float(p.settings["block_size"])
+        out["concurrency_length"] = float(p.max_model_len)
+    else:
+        out["weights_bytes"] = sum(rank.target_weights.values()) + rank.non_torch.best
+        out["draft_weights_bytes"] = sum(rank.draft_weights.values())
+        free = log.value("free_at_start_bytes")
+        if free is not None:
+            out["free_after_load_bytes"] = free - rank.weights.best - rank.non_torch.best
+        out |= {name: value for name, value in p.extra.items() if name in TERMS}
+        if p.tokens is not None:
+            out["pool_tokens"] = out.get("full_pool_tokens", p.tokens.best)
+            out["draft_pool_tokens"] = p.tokens.best
     for term, span in (("num_gpu_blocks", p.blocks), ("kv_tokens", p.tokens), ("max_concurrency", p.concurrency)):
         if span is not None and (p.engine == "vllm" or term == "kv_tokens"):
             out[term] = span.best
-    return {
-        term: value
-        for term, value in out.items()
-        if log.value(term) is not None or term in ("weights_bytes", "kv_available_bytes", "kv_tokens", "num_gpu_blocks")
-    }
+    return out
+
+
+def _remainder(log: StartupLog, p: PoolPrediction) -> list[TermCheck]:
+    """Everything beside the cache, where the log prints budget and cache but not what lies between."""
+    requested, available = log.value("requested_bytes"), log.value("kv_available_bytes")
+    if p.engine != "vllm" or requested is None or available is None or log.of("activation_peak_bytes"):
+        return []
+    if p.settings.get("kv_cache_memory_bytes") is not None or log.settings.get("device") == "cpu":
+        return []
+    step = log.step("requested_bytes") + log.step("kv_available_bytes")
+    predicted = p.requested.best - p.rank.available.best
+    return [_check("beside_cache_bytes", "everything beside the cache", requested - available, step, predicted, {})]
+
+
+def _start(log: StartupLog, p: PoolPrediction) -> list[TermCheck]:
+    """Whether the engine starts, where the log or the prediction says that it does not."""
+    sized = any(log.of(term) for term in ("kv_tokens", "num_gpu_blocks", "pool_tokens", "max_concurrency"))
+    if not (log.refusals or p.refusal) or not (log.refusals or sized):
+        return []
+    return [
+        _check("starts", "starts (1) or refuses (0)", 0.0 if log.refusals else 1.0, 0.0, float(p.refusal is None), {})
+    ]
 
 
 def _balance(log: StartupLog) -> TermCheck | None:
@@ -329,30 +403,99 @@ def _balance(log: StartupLog) -> TermCheck | None:
 
 def _given(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:
     """Blocks, tokens and concurrency from the printed bytes; they may differ by what the print rounds away."""
+    if log.engine == "sglang":
+        return _given_pools(log, given)
     rounding = log.step("kv_available_bytes") / max(given.rank.available.best, 1.0)
     out = []
     figures = (("num_gpu_blocks", given.blocks), ("kv_tokens", given.tokens), ("max_concurrency", given.concurrency))
     for term, span in figures:
         printed = log.value(term)
         if span is not None and printed is not None:
-            slack = max(log.step(term), abs(printed) * rounding)
-            what = f"{TERMS[term]}, from the printed bytes"
-            out.append(_check(f"{term}_from_printed_memory", what, printed, slack, span.best, {}))
+            block = 1 / max(given.plan.num_blocks, 1) if given.plan is not None else 0.0
+            slack = max(log.step(term), abs(printed) * max(rounding, block))
+            found = _compared(log, term, f"{TERMS[term]}, from the printed bytes", {"": span.best}, slack)
+            out.append(replace(found, term=f"{term}_from_printed_memory"))
+    if log.of("concurrency_length"):
+        length = {"": float(given.max_model_len)}
+        found = _compared(log, "concurrency_length", TERMS["concurrency_length"], length)
+        out.append(replace(found, term="concurrency_length_from_printed_memory"))
     return out
 
 
-def _largest(terms: list[TermCheck]) -> str:
+def _given_pools(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:
+    """Rows of every pool from its printed bytes and the predicted bytes of a row."""
+    out = []
+    for rows, names in _POOLS.items():
+        printed = log.value(rows) or (log.value("kv_tokens") if rows == "pool_tokens" else None)
+        sizes = [name for name in names if log.of(name) and given.extra.get(f"{name}_per_row")]
+        if printed is None or not sizes:
+            continue
+        size = sum(log.value(name) or 0.0 for name in sizes)
+        row = sum(given.extra[f"{name}_per_row"] for name in sizes)
+        slack = printed * sum(log.step(name) for name in sizes) / max(size, 1.0) + 1.0 + given.extra.get("page", 1.0)
+        found = _check(rows, f"{TERMS[rows]}, from the printed bytes", printed, slack, size / row, log.by_rank(rows))
+        if found.verdict == AGREES and len({r.value for r in log.of(rows)}) > 1:
+            found = replace(found, verdict="printed with several values")
+        out.append(replace(found, term=f"{rows}_from_printed_memory"))
+    full, swa, whole = (log.value(x) for x in ("full_pool_tokens", "swa_pool_tokens", "whole_pool_bytes"))
+    per = [given.extra.get(x, 0.0) for x in ("full_row_bytes", "swa_row_bytes")]
+    if full is not None and swa is not None and whole is not None and all(per):
+        predicted = full * per[0] + swa * per[1]
+        page = given.extra.get("page", 1.0) * sum(per)
+        out.append(_check("whole_pool_bytes_from_printed_rows", f"{TERMS['whole_pool_bytes']}, from the printed rows",
+                          whole, log.step("whole_pool_bytes") + page, predicted, {}))  # fmt: skip
+    return out
+
+
+_POOLS: Final = {
+    "pool_tokens": ("pool_key_bytes", "pool_value_bytes", "pool_bytes"),
+    "swa_pool_tokens": ("swa_pool_key_bytes", "swa_pool_value_bytes"),
+    "draft_pool_tokens": ("draft_pool_key_bytes", "draft_pool_value_bytes", "draft_pool_bytes"),
+}
+"""Rows of a pool -> its bytes as SGLang prints them."""
+
+
+def _largest(terms: list[TermCheck], log: StartupLog) -> str:
     """The term that explains most of the pool's difference, in words."""
-    memory = [
-        t
-        for t in terms
-        if t.difference is not None
-        and t.term in ("requested_bytes", "weights_bytes", "consumed_bytes", "activation_peak_bytes", "non_torch_bytes",
-                       "free_after_load_bytes")
-    ]  # fmt: skip
-    if not memory:
+    compared = [t for t in terms if t.difference is not None and t.term != "balance_bytes"]
+    if not compared:
         return ""
-    worst = max(memory, key=lambda t: abs(t.difference or 0.0))
-    if worst.verdict == "agrees":
-        return "none: every printed term agrees within its last digit"
-    return f"{worst.what}: {(worst.difference or 0.0) / GIB:+.2f} GiB against the log"
+    off = [t for t in compared if t.verdict != AGREES]
+    if not off:
+        others = [i for i, start in enumerate(log.earlier, 1) if _differ(start, log)]
+        if others:
+            which = ", ".join(map(str, others))
+            return f"the last start agrees in every printed term; start {which} printed other figures"
+        unread = sum(t.verdict == "read only" for t in terms)
+        also = f" ({unread} printed figures are not predicted)" if unread else ""
+        return f"none: every printed term agrees within its last digit{also}"
+    causes = [t for t in off if t.term in {"requested_bytes", *_CAUSES} and abs(t.difference or 0.0) > t.step]
+    if causes:
+        worst = max(causes, key=lambda t: abs(t.difference or 0.0))
+        return f"{worst.what}: {(worst.difference or 0.0) / GIB:+.2f} GiB against the log"
+    words = "; ".join(f"{t.what}: {t.verdict}" for t in off[:3])
+    available = log.value("kv_available_bytes")
+    if available and all(t.term in _COUNTS for t in off):
+        # What the last digits of budget and terms leave open, as a share of the pool.
+        open_ = sum(log.step(t) for t in ("requested_bytes", *_CAUSES)) / available
+        if all(abs(t.difference or 0.0) <= open_ * (t.printed or 0.0) for t in off):
+            return f"none among the memory terms, which agree within their last digits ({words})"
+    return words
+
+
+_COUNTS: Final = frozenset({"kv_available_bytes", "kv_tokens", "num_gpu_blocks", "max_concurrency"})
+
+_CAUSES: Final = frozenset({
+    "weights_bytes", "consumed_bytes", "activation_peak_bytes", "non_torch_bytes",
+    "free_after_load_bytes", "draft_weights_bytes", "beside_cache_bytes", "cuda_graph_estimate_bytes",
+})  # fmt: skip
+
+
+def _differ(a: StartupLog, b: StartupLog) -> bool:
+    """Whether two starts print different figures for a term that both print."""
+    return any(
+        (x := a.value(term)) is not None
+        and (y := b.value(term)) is not None
+        and abs(x - y) > max(a.step(term), b.step(term))
+        for term in TERMS
+    )
