@@ -7,19 +7,26 @@ def blocks(
     target: str = typer.Argument(None, help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model (method draft_model / STANDALONE)."),
     gpu: str = typer.Option(None, "--gpu", help="Hardware profile: a name (see `specplan hardware`) or a YAML file."),
+    gpu_memory: str = typer.Option(
+        None,
+        "--gpu-memory",
+        help="Memory of a card without a profile, such as '16 GiB' (with --gpu: in place of its own).",
+    ),
     engine: str = typer.Option("vllm", "--engine", help="vllm or sglang."),
     engine_version: str = typer.Option(None, "--engine-version", help="Such as 0.19.0; the newest known by default."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Tensor-parallel ranks."),
-    pp: int = typer.Option(1, "--pipeline-parallel-size", "--pp", help="Pipeline stages."),
-    dcp: int = typer.Option(1, "--decode-context-parallel-size", "--dcp", help="Decode context parallel ranks (vLLM)."),
-    pcp: int = typer.Option(
-        1, "--prefill-context-parallel-size", "--pcp", help="Prefill context parallel ranks (vLLM)."
+    tp: int = typer.Option(None, "--tensor-parallel-size", "--tp", help="Tensor-parallel ranks."),
+    pp: int = typer.Option(None, "--pipeline-parallel-size", "--pp", help="Pipeline stages."),
+    dcp: int = typer.Option(
+        None, "--decode-context-parallel-size", "--dcp", help="Decode context parallel ranks (vLLM)."
     ),
-    dp: int = typer.Option(1, "--data-parallel-size", "--dp", help="Data-parallel ranks that share experts (vLLM)."),
-    expert_parallel: bool = typer.Option(False, "--enable-expert-parallel", "--ep", help="Whole experts per rank."),
-    dtype: str = typer.Option("auto", "--dtype", help="auto, bfloat16, float16, float32."),
+    pcp: int = typer.Option(
+        None, "--prefill-context-parallel-size", "--pcp", help="Prefill context parallel ranks (vLLM)."
+    ),
+    dp: int = typer.Option(None, "--data-parallel-size", "--dp", help="Data-parallel ranks that share experts (vLLM)."),
+    expert_parallel: bool = typer.Option(None, "--enable-expert-parallel", "--ep", help="Whole experts per rank."),
+    dtype: str = typer.Option(None, "--dtype", help="auto (the default), bfloat16, float16, float32."),
     quantization: str = typer.Option(None, "--quantization", "-q", help="For checkpoints that do not state their own."),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, nvfp4, ..."),
+    kv_cache_dtype: str = typer.Option(None, "--kv-cache-dtype", help="auto (the default), fp8, bfloat16, nvfp4, ..."),
     gpu_memory_utilization: float = typer.Option(
         None, "--gpu-memory-utilization", help="Of the device's total (vLLM)."
     ),
@@ -32,17 +39,22 @@ def blocks(
         None, "--max-num-batched-tokens", "--chunked-prefill-size", help="Tokens per step."
     ),
     block_size: int = typer.Option(None, "--block-size", "--page-size", help="Tokens per block."),
-    kv_cache_memory: str = typer.Option(None, "--kv-cache-memory-bytes", help="Explicit pool, such as '2 GiB' (vLLM)."),
+    kv_cache_memory: str = typer.Option(
+        None, "--kv-cache-memory-bytes", "--kv-cache-memory", help="Explicit pool: bytes, or '2 GiB' (vLLM)."
+    ),
+    language_model_only: bool = typer.Option(
+        None, "--language-model-only", help="No towers beside the decoder (vLLM)."
+    ),
     num_gpu_blocks_override: int = typer.Option(None, "--num-gpu-blocks-override", help="As in vLLM."),
     prefix_caching: bool = typer.Option(None, "--enable-prefix-caching/--no-enable-prefix-caching", help="As in vLLM."),
-    state_dtype: str = typer.Option("auto", "--mamba-ssm-cache-dtype", help="As in vLLM."),
+    state_dtype: str = typer.Option(None, "--mamba-ssm-cache-dtype", help="As in vLLM."),
     state_cache: str = typer.Option(None, "--mamba-cache-mode", help="none, align or all (vLLM)."),
-    enforce_eager: bool = typer.Option(False, "--enforce-eager", help="No CUDA graphs."),
+    enforce_eager: bool = typer.Option(None, "--enforce-eager", help="No CUDA graphs."),
     hybrid_off: bool = typer.Option(False, "--disable-hybrid-kv-cache-manager", help="Windows charged in full (vLLM)."),
     custom_all_reduce: bool = typer.Option(
         None, "--enable-custom-all-reduce/--disable-custom-all-reduce", help="By default where the card has a link."
     ),
-    offline: bool = typer.Option(False, "--offline", help="Batch defaults of vLLM's LLM class, not of its server."),
+    offline: bool = typer.Option(None, "--offline", help="Batch defaults of vLLM's LLM class, not of its server."),
     speculative_config: str = typer.Option(None, "--speculative-config", help="vLLM's JSON."),
     kappa: int = typer.Option(None, "--num-speculative-tokens", "-k", help="Drafted tokens per step, with --draft."),
     speculative_algorithm: str = typer.Option(None, "--speculative-algorithm", help="SGLang's."),
@@ -51,8 +63,8 @@ def blocks(
     speculative_eagle_topk: int = typer.Option(None, "--speculative-eagle-topk", help="SGLang's."),
     speculative_num_draft_tokens: int = typer.Option(None, "--speculative-num-draft-tokens", help="SGLang's."),
     max_total_tokens: int = typer.Option(None, "--max-total-tokens", help="SGLang's."),
-    mm_tokens: int = typer.Option(0, "--multimodal-tokens", help="Encoder tokens of the profile run."),
-    mm_values: int = typer.Option(0, "--multimodal-values", help="Input numbers of the profile run (pixels x 3)."),
+    mm_tokens: int = typer.Option(None, "--multimodal-tokens", help="Encoder tokens of the profile run."),
+    mm_values: int = typer.Option(None, "--multimodal-values", help="Input numbers of the profile run (pixels x 3)."),
     extra_weights: str = typer.Option(None, "--extra-weights", help="Weights beside the decoder, such as '0.8 GiB'."),
     weights: str = typer.Option(None, "--weights", help="Replaces the derived weights, such as '14.99 GiB'."),
     activation_peak: str = typer.Option(None, "--activation-peak", help="Replaces the modelled peak."),
@@ -74,6 +86,11 @@ def blocks(
     def size(text: str | None) -> float | None:
         return None if text is None else units.parse(text, "memory")
 
+    def pool_bytes(text: str | None) -> int | None:
+        if text is not None and text.strip().isdigit():
+            return int(text)  # as vLLM takes it
+        return None if text is None else int(units.parse(text, "memory"))
+
     length = (
         None if max_model_len is None else -1 if max_model_len.strip() == "-1" else units.parse_count(max_model_len)
     )
@@ -81,6 +98,7 @@ def blocks(
         target=target,
         draft=draft,
         gpu=gpu,
+        gpu_memory=size(gpu_memory),
         engine=engine,
         engine_version=engine_version,
         common={"tp": tp, "pp": pp, "expert_parallel": expert_parallel, "dtype": dtype, "quantization": quantization,
@@ -88,12 +106,12 @@ def blocks(
         vllm={"dcp": dcp, "pcp": pcp, "dp": dp, "gpu_memory_utilization": gpu_memory_utilization,
               "max_model_len": length, "max_num_seqs": max_num_seqs,
               "max_num_batched_tokens": max_num_batched_tokens, "block_size": block_size,
-              "kv_cache_memory_bytes": None if kv_cache_memory is None else int(units.parse(kv_cache_memory, "memory")),
+              "kv_cache_memory_bytes": pool_bytes(kv_cache_memory), "language_model_only": language_model_only,
               "num_gpu_blocks_override": num_gpu_blocks_override, "enable_prefix_caching": prefix_caching,
               "state_dtype": state_dtype, "state_cache": state_cache,
-              "enforce_eager": enforce_eager, "hybrid_kv_cache_manager": not hybrid_off,
+              "enforce_eager": enforce_eager, "hybrid_kv_cache_manager": False if hybrid_off else None,
               "custom_all_reduce": custom_all_reduce, "offline": offline, "multimodal_tokens": mm_tokens,
-              "multimodal_values": mm_values, "extra_weights": size(extra_weights) or 0.0,
+              "multimodal_values": mm_values, "extra_weights": size(extra_weights),
               "activation_peak": size(activation_peak), "non_torch": size(non_torch), "cuda_graph": size(cuda_graphs)},
         sglang={"mem_fraction_static": mem_fraction_static, "context_length": length,
                 "max_running_requests": max_num_seqs, "chunked_prefill_size": max_num_batched_tokens,

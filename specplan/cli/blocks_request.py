@@ -8,29 +8,18 @@ from typing import Any, Final
 
 import typer
 
-from specplan.errors import InputError, NotFoundError, SpecplanError
+from specplan.decide.startup_log import Told, card_called, check_log
+from specplan.errors import InputError
 from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.blocks import BlocksReport, sglang_blocks, vllm_blocks
-from specplan.memory.prediction import PoolPrediction
-from specplan.memory.sglang import SglangFlags, predict_sglang
+from specplan.memory.sglang import SglangFlags
 from specplan.memory.speculative import (
-    SglangSpeculation,
     Speculation,
     parse_speculative_config,
     sglang_speculation,
 )
-from specplan.memory.startup_check import (
-    StartupCheck,
-    card_of,
-    check_startup,
-    sglang_flags_of,
-    speculation_of,
-    vllm_flags_of,
-)
-from specplan.memory.vllm import VllmFlags, predict_vllm, with_encoder_budget
-from specplan.records.startup import StartupLog
+from specplan.memory.vllm import VllmFlags, with_encoder_budget
 from specplan.specs.catalog import load_model
-from specplan.specs.hardware import load_accelerator
 from specplan.specs.huggingface.vision import tower_beside
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -46,6 +35,7 @@ class BlocksRequest:
     target: str | None
     draft: str | None
     gpu: str | None
+    gpu_memory: float | None
     engine: str
     engine_version: str | None
     common: Mapping[str, Any]
@@ -64,7 +54,7 @@ def run_blocks(request: BlocksRequest, *, as_json: bool) -> bool:
     """Predict and print; whether the engine would start."""
     if request.target is None:
         raise InputError("name a target, such as llama3-70b, or give --from-log (list targets: specplan models)")
-    card = load_accelerator(request.gpu or "h100-sxm")
+    card = card_called(request.gpu or (None if request.gpu_memory else "h100-sxm"), request.gpu_memory)
     model = load_model(request.target)
     if request.engine == "vllm":
         report = _vllm(request, model, card)
@@ -152,10 +142,10 @@ def _with_tower(
 ) -> tuple[Model, VllmFlags, str]:
     """The model with the vision tower that its config puts beside it, and what the profile run sends there."""
     tower, note = tower_beside(Path(request.target or ""))
-    if tower is None:
+    if tower is None or flags.language_model_only:
         return model, flags, note
     if tower.image_tokens is not None:
-        flags = with_encoder_budget(flags, card, tower.image_tokens, tower.image_values)
+        flags = with_encoder_budget(flags, card, tower.image_tokens, tower.image_values, tower.peak_numbers)
     else:
         note = "the vision encoder's share of the activation peak is not counted (give --multimodal-tokens)"
     return replace(model, extra=(*model.extra, *tower.weights)), flags, note
@@ -237,7 +227,16 @@ def run_log(request: BlocksRequest, path: str, *, as_json: bool) -> None:
     """Read a log, predict what it should say, print both."""
     log = read_startup_log(sys.stdin.buffer if path == "-" else path)
     source = "standard input" if path == "-" else path
-    check = _checked(request, log, source)
+    told = Told(
+        target=request.target,
+        draft=request.draft,
+        gpu=request.gpu,
+        memory=request.gpu_memory,
+        engine_version=request.engine_version,
+        vllm=_given({**request.common, **request.vllm}),
+        sglang=_given({**request.common, **request.sglang}),
+    )
+    check = check_log(log, source, told)
     if as_json:
         from specplan.report import blocks_table, json_document
 
@@ -248,82 +247,3 @@ def run_log(request: BlocksRequest, path: str, *, as_json: bool) -> None:
         from specplan.report.blocks_table import print_check
 
         print_check(check, Console())
-
-
-def _checked(request: BlocksRequest, log: StartupLog, source: str) -> StartupCheck:
-    """A log beside its prediction; what keeps it from being predicted becomes a note, not an end."""
-    try:
-        model, note = _model_of(request, log)
-        card = card_of(log, None if request.gpu is None else load_accelerator(request.gpu))
-        predicted, given = _predictions(request, log, model, card)
-    except SpecplanError as error:
-        if request.target is not None:
-            raise
-        check = check_startup(log, source)
-        return replace(check, notes=(*check.notes, f"not predicted: {error}"))
-    check = check_startup(log, source, predicted, given)
-    return replace(check, notes=(*check.notes, *note))
-
-
-_TUNED = ("-instruct", "-it", "-chat")
-
-
-def _model_of(request: BlocksRequest, log: StartupLog) -> tuple[Model, tuple[str, ...]]:
-    """The model that the user names, or else the log; a tuned checkpoint has the shapes of its base, which is noted."""
-    if request.target is not None:
-        return load_model(request.target), ()
-    name = log.settings.get("model")
-    if not isinstance(name, str):
-        raise InputError("the log does not name its model; name it: specplan blocks MODEL --from-log ...")
-    base = next((name[: -len(end)] for end in _TUNED if name.lower().endswith(end)), None)
-    if base is None:
-        return load_model(name), ()
-    for candidate in (base, base.rsplit("/", 1)[-1]):
-        try:
-            return load_model(candidate), (f"{name} is counted as {candidate}, whose shapes it has",)
-        except NotFoundError:
-            continue
-    return load_model(name), ()
-
-
-def _predictions(
-    request: BlocksRequest, log: StartupLog, model: Model, card: Accelerator
-) -> tuple[PoolPrediction | None, PoolPrediction | None]:
-    speculation = speculation_of(log, mtp_modules=len(model.mtp_layers))
-    draft = _draft_of(request, log, speculation)
-    printed = log.value("kv_available_bytes")
-    if log.engine == "sglang":
-        if isinstance(speculation, Speculation):
-            raise InputError("a vLLM configuration in an SGLang log")
-        return predict_sglang(model, card, sglang_flags_of(log), speculation, draft), None
-    if isinstance(speculation, SglangSpeculation):
-        raise InputError("an SGLang configuration in a vLLM log")
-    flags = replace(vllm_flags_of(log), **_given(_told(request)))
-    if card.family == "cpu" and printed is not None:
-        flags = replace(flags, kv_cache_memory_bytes=round(printed))
-        return None, predict_vllm(model, card, flags, speculation, draft)
-    predicted = predict_vllm(model, card, flags, speculation, draft)
-    if printed is None:
-        return predicted, None
-    exact = replace(flags, kv_cache_memory_bytes=round(printed))
-    return predicted, predict_vllm(model, card, exact, speculation, draft)
-
-
-def _told(request: BlocksRequest) -> dict[str, Any]:
-    """Flags that the user states beside a log, where the log may not say."""
-    defaults = VllmFlags()
-    told = {**request.common, **request.vllm}
-    return {name: value for name, value in told.items() if value != getattr(defaults, name)}
-
-
-def _draft_of(
-    request: BlocksRequest, log: StartupLog, speculation: Speculation | SglangSpeculation | None
-) -> Model | None:
-    name = request.draft
-    if isinstance(speculation, Speculation):
-        name = name or (speculation.model if speculation.has_draft_model else None)
-        if speculation.method == "mtp" and name == log.settings.get("model"):
-            name = None  # the head comes from the target's own checkpoint
-    elif speculation is not None:
-        name = name or speculation.draft_model
-    return None if name is None else load_model(name)

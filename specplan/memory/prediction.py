@@ -86,6 +86,8 @@ class PoolPrediction:
         vLLM's layout.
     extra : mapping of str to float
         Further amounts, such as SGLang's recurrent states.
+    printed : mapping of str to float
+        Further figures under the terms of a start-up log, as the engine prints them, and bytes of one row of each pool.
     assumptions, not_modeled : tuple of str
     """
 
@@ -106,6 +108,7 @@ class PoolPrediction:
     bytes_per_token: float
     plan: CachePlan | None = None
     extra: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    printed: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     assumptions: tuple[str, ...] = ()
     not_modeled: tuple[str, ...] = ()
 

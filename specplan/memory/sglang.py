@@ -328,8 +328,9 @@ def predict_sglang(
     pools = []
     for rank, stage in zip(ranks, pipeline_stages(len(model.layers), flags.pp), strict=True):
         layers = tuple(model.layers[i] for i in stage)
-        pools.append([_pool(model, layers, draft, flags, speculation, a, packed=card.family != "blackwell") for a in
-                      (rank.available.low, rank.available.best, rank.available.high)])  # fmt: skip
+        packed = card.memory_facts.packed_sparse_latents
+        budgets = (rank.available.low, rank.available.best, rank.available.high)
+        pools.append([_pool(model, layers, draft, flags, speculation, a, packed=packed) for a in budgets])
     decisive = min(range(flags.pp), key=lambda i: pools[i][1].tokens)
     low, best, high = (min(p[j].tokens for p in pools) for j in range(3))
     # Whole slots of recurrent states are taken first, so a little more memory can leave a little less for tokens.
@@ -371,6 +372,7 @@ def predict_sglang(
                 "draft_reserve_per_token_bytes": pool.reserve,
             }
         ),
+        printed=MappingProxyType(_printed(pool, flags)),
         assumptions=tuple(notes),
         not_modeled=("graphs and activations: they live outside the static fraction", "allocator fragmentation"),
     )  # fmt: skip
@@ -542,6 +544,37 @@ def running_requests(
     running = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked
     running = min(running, tokens // 2)
     return min(running, state_slots // (1 if f.disable_radix_cache else STATE_SLOTS)) if state_slots else running
+
+
+def _printed(pool: _Pool, f: SglangFlags) -> dict[str, float]:
+    """Pools as the start-up log prints them: rows, bytes, bytes of a row (each pool holds a page beyond its rows)."""
+    target, out = pool.target, {"page": float(f.page_size)}
+
+    def rows(prefix: str, held: int, k: float, v: float, *, latent: bool) -> None:
+        parts = {"pool_bytes": k + v} if latent else {"pool_key_bytes": k, "pool_value_bytes": v}
+        for name, size in parts.items():
+            out[f"{prefix}{name}"] = (held + f.page_size) * size
+            out[f"{prefix}{name}_per_row"] = size
+
+    if pool.window_tokens:
+        rows("", pool.tokens, target.full_k, target.full_v, latent=target.latent)
+        rows("swa_", pool.window_tokens, target.window_k, target.window_v, latent=False)
+        out |= {
+            "full_pool_tokens": float(pool.tokens),
+            "swa_pool_tokens": float(pool.window_tokens),
+            "full_row_bytes": target.full,
+            "swa_row_bytes": target.windowed,
+            "whole_pool_bytes": pool.tokens * target.full + pool.window_tokens * target.windowed,
+        }
+    else:
+        k, v = target.full_k + target.window_k, target.full_v + target.window_v
+        rows("", pool.tokens, k, v, latent=target.latent)
+    if pool.draft is not None:
+        own = pool.draft
+        rows("draft_", pool.tokens, own.full_k + own.window_k, own.full_v + own.window_v, latent=own.latent)
+    if pool.slots:
+        out |= {"state_slots": float(pool.slots), "state_bytes": (pool.slots + 1) * target.state}
+    return out
 
 
 def _words(

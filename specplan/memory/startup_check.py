@@ -16,14 +16,10 @@ from specplan.memory.speculative import (
     sglang_speculation,
 )
 from specplan.memory.vllm import VllmFlags
-from specplan.memory.vllm_memory import version_number
-from specplan.memory.vllm_rules import DEFAULT_VERSION, GRAPHS_IN_BUDGET
+from specplan.memory.vllm_rules import DEFAULT_VERSION, GRAPHS_IN_BUDGET, version_number
 from specplan.records.startup import TERMS, StartupLog
 from specplan.units import GIB
 from specplan.values.hardware import Accelerator
-
-_NVLINK_CLASS: Final = 75 * GIB
-"""From this memory on, cards of a log that names none are taken to reach each other's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,25 +91,40 @@ def card_of(log: StartupLog, card: Accelerator | None = None) -> Accelerator:
         When neither says how much memory there is.
     """
     if log.settings.get("device") == "cpu":
-        return _nameless("cpu", None, "cpu", link=False)
+        return nameless_card(None, "cpu")
     total = log.value("total_bytes")
+    requested, utilization = log.value("requested_bytes"), log.value("utilization")
+    if total is None and card is None and requested is not None and utilization:
+        total = requested / utilization
     if card is not None:
         return card if total is None else replace(card, memory_torch_bytes=total)
     if log.engine == "sglang":
-        free = log.value("free_at_start_bytes")
-        return _nameless("the log's device", None if free is None else free, "", link=False)
-    requested, utilization = log.value("requested_bytes"), log.value("utilization")
-    if total is None and requested is not None and utilization:
-        total = requested / utilization
+        total = log.value("free_at_start_bytes")
     if total is None:
-        raise InputError("the log does not print the device's memory; name the card with --gpu")
-    family = "hopper" if abs(total / GIB - 79.2) < 0.06 else ""
-    return _nameless("the log's device", total, family, link=total >= _NVLINK_CLASS)
+        raise InputError("the log does not print the device's memory; name the card with --gpu, or --gpu-memory 24GiB")
+    return replace(stand_in_card(log), memory_driver_bytes=total, memory_torch_bytes=total)
 
 
-def _nameless(name: str, memory: float | None, family: str, *, link: bool) -> Accelerator:
+def stand_in_card(log: StartupLog) -> Accelerator:
+    """A card for what only needs the layout: the family that its memory gives away, if any."""
+    if log.settings.get("device") == "cpu":
+        return nameless_card(None, "cpu")
+    total = (log.value("total_bytes") or 0.0) / GIB
+    # Sizes that torch reports on cards of one family only.
+    family = next((name for low, high, name in _SIZES if low <= total <= high), "")
+    return nameless_card(None, family, link=family in ("hopper", "blackwell"))
+
+
+_SIZES: Final = (
+    (79.16, 79.22, "hopper"), (139.0, 140.5, "hopper"), (94.9, 95.05, "blackwell-consumer"),
+    (31.3, 31.9, "blackwell-consumer"), (119.0, 122.5, "unified"), (177.0, 185.0, "blackwell"),
+)  # fmt: skip
+
+
+def nameless_card(memory: float | None, family: str = "", *, link: bool = False) -> Accelerator:
+    """A card of which only the memory is known."""
     return Accelerator(
-        name=name,
+        name="the log's device" if family != "cpu" else "cpu",
         vendor="",
         family=family,
         memory_driver_bytes=memory,
@@ -132,7 +143,8 @@ def vllm_flags_of(log: StartupLog) -> VllmFlags:
         for name in (
             "tp", "pp", "dcp", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization", "max_model_len",
             "max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "enforce_eager",
-            "num_gpu_blocks_override", "kv_cache_memory_bytes",
+            "num_gpu_blocks_override", "kv_cache_memory_bytes", "state_cache", "state_dtype", "language_model_only",
+            "async_scheduling",
         )
         if s.get(name) is not None
     }  # fmt: skip
@@ -349,10 +361,9 @@ def _of_rank(log: StartupLog, p: PoolPrediction, rank: RankTerms) -> dict[str, f
         free = log.value("free_at_start_bytes")
         if free is not None:
             out["free_after_load_bytes"] = free - rank.weights.best - rank.non_torch.best
-        out |= {name: value for name, value in p.extra.items() if name in TERMS}
+        out |= {name: value for name, value in p.printed.items() if name in TERMS}
         if p.tokens is not None:
-            out["pool_tokens"] = out.get("full_pool_tokens", p.tokens.best)
-            out["draft_pool_tokens"] = p.tokens.best
+            out |= {"pool_tokens": p.tokens.best, "draft_pool_tokens": p.tokens.best}
     for term, span in (("num_gpu_blocks", p.blocks), ("kv_tokens", p.tokens), ("max_concurrency", p.concurrency)):
         if span is not None and (p.engine == "vllm" or term == "kv_tokens"):
             out[term] = span.best
@@ -361,9 +372,10 @@ def _of_rank(log: StartupLog, p: PoolPrediction, rank: RankTerms) -> dict[str, f
 
 def _remainder(log: StartupLog, p: PoolPrediction) -> list[TermCheck]:
     """Everything beside the cache, where the log prints budget and cache but not what lies between."""
-    requested, available = log.value("requested_bytes"), log.value("kv_available_bytes")
-    if p.engine != "vllm" or requested is None or available is None or log.of("activation_peak_bytes"):
+    available = log.value("kv_available_bytes")
+    if p.engine != "vllm" or available is None or log.of("activation_peak_bytes"):
         return []
+    requested = log.value("requested_bytes") or p.requested.best
     if p.settings.get("kv_cache_memory_bytes") is not None or log.settings.get("device") == "cpu":
         return []
     step = log.step("requested_bytes") + log.step("kv_available_bytes")
@@ -427,21 +439,21 @@ def _given_pools(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:
     out = []
     for rows, names in _POOLS.items():
         printed = log.value(rows) or (log.value("kv_tokens") if rows == "pool_tokens" else None)
-        sizes = [name for name in names if log.of(name) and given.extra.get(f"{name}_per_row")]
+        sizes = [name for name in names if log.of(name) and given.printed.get(f"{name}_per_row")]
         if printed is None or not sizes:
             continue
         size = sum(log.value(name) or 0.0 for name in sizes)
-        row = sum(given.extra[f"{name}_per_row"] for name in sizes)
-        slack = printed * sum(log.step(name) for name in sizes) / max(size, 1.0) + 1.0 + given.extra.get("page", 1.0)
+        row = sum(given.printed[f"{name}_per_row"] for name in sizes)
+        slack = printed * sum(log.step(name) for name in sizes) / max(size, 1.0) + 1.0 + given.printed.get("page", 1.0)
         found = _check(rows, f"{TERMS[rows]}, from the printed bytes", printed, slack, size / row, log.by_rank(rows))
         if found.verdict == AGREES and len({r.value for r in log.of(rows)}) > 1:
             found = replace(found, verdict="printed with several values")
         out.append(replace(found, term=f"{rows}_from_printed_memory"))
     full, swa, whole = (log.value(x) for x in ("full_pool_tokens", "swa_pool_tokens", "whole_pool_bytes"))
-    per = [given.extra.get(x, 0.0) for x in ("full_row_bytes", "swa_row_bytes")]
+    per = [given.printed.get(x, 0.0) for x in ("full_row_bytes", "swa_row_bytes")]
     if full is not None and swa is not None and whole is not None and all(per):
         predicted = full * per[0] + swa * per[1]
-        page = given.extra.get("page", 1.0) * sum(per)
+        page = given.printed.get("page", 1.0) * sum(per)
         out.append(_check("whole_pool_bytes_from_printed_rows", f"{TERMS['whole_pool_bytes']}, from the printed rows",
                           whole, log.step("whole_pool_bytes") + page, predicted, {}))  # fmt: skip
     return out

@@ -36,10 +36,10 @@ from specplan.memory.vllm_memory import (
     process_memory,
 )
 from specplan.memory.vllm_pages import STEP, PageSettings, aligned_block_size, cache_layers
-from specplan.memory.vllm_rules import DEFAULT_VERSION, VllmRules, vllm_rules
+from specplan.memory.vllm_rules import DEFAULT_VERSION, VllmRules, version_number, vllm_rules
 from specplan.units import GIB, LARGEST_COUNT
 from specplan.values.formats import lookup
-from specplan.values.hardware import Accelerator
+from specplan.values.hardware import Accelerator, MemoryFacts, Remainder
 from specplan.values.model import Attention, LatentAttention, Model, Recurrent
 
 QUANTIZATIONS: Final = {
@@ -54,6 +54,18 @@ DTYPES: Final = ("bfloat16", "float16", "float32")
 
 DRIVER_ONLY: Final = (0.40, 0.50, 0.75)
 """GiB that the driver reports and torch does not see: least, usual, most of nine cards from T4 to H100."""
+
+TOWERS: Final = frozenset({"vision", "audio"})
+"""Components beside the decoder."""
+
+CACHE_DTYPES: Final = (
+    "auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4", "nvfp4_ds_mla",
+    "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head",
+)  # fmt: skip
+"""What vLLM takes for ``--kv-cache-dtype`` and is known here."""
+
+SHARED_CACHE: Final = ("gemma4",)
+"""Families whose assistants (``mtp`` with a model) read the target's cache and keep none."""
 
 HEADS: Final = frozenset({"eagle", "eagle3", "dflash", "dspark"})
 """Methods whose draft is a head on the target's hidden states and shares its embedding."""
@@ -93,6 +105,10 @@ class VllmFlags:
         Started as the `LLM` class, whose batch defaults differ from the server's.
     multimodal_tokens, multimodal_values : int
         Encoder tokens and input numbers of the profile run.
+    encoder_whole, encoder_split : float
+        Numbers that the encoder holds at its own peak, whole on each rank and divided among them.
+    language_model_only : bool
+        Towers beside the decoder are neither loaded nor profiled.
     extra_weights : float
         Bytes of weights beside the decoder on every rank (a vision tower).
     weights, activation_peak, non_torch, cuda_graph : float or None
@@ -127,6 +143,9 @@ class VllmFlags:
     offline: bool = False
     multimodal_tokens: int = 0
     multimodal_values: int = 0
+    encoder_whole: float = 0.0
+    encoder_split: float = 0.0
+    language_model_only: bool = False
     extra_weights: float = 0.0
     weights: float | None = None
     activation_peak: float | None = None
@@ -153,6 +172,8 @@ class _Resolved:
     runner_v2: bool
     cpu: bool
     largest_capture: int
+    packed_sparse_latents: bool
+    facts: MemoryFacts
     assumptions: tuple[str, ...]
 
 
@@ -203,6 +224,9 @@ def predict_vllm(
     if flags.state_dtype != "auto" and lookup(flags.state_dtype).name not in DTYPES:
         raise InputError(f"--mamba-ssm-cache-dtype {flags.state_dtype}: one of auto, {', '.join(DTYPES)}")
     model = with_formats(model, flags.dtype, flags.quantization)
+    if flags.language_model_only:
+        model = replace(model, extra=tuple(w for w in model.extra if w.component not in TOWERS))
+        flags = replace(flags, multimodal_tokens=0, multimodal_values=0, encoder_whole=0.0, encoder_split=0.0)
     draft = _draft_model(model, speculation, draft)
     if draft is not None and flags.pp > 1 and not draft.embedding and draft.layers:
         # A head stands on the last stage, the target's embedding on the first: the head keeps a copy.
@@ -291,6 +315,8 @@ def _draft_model(model: Model, speculation: Speculation | None, draft: Model | N
     if speculation is None or not speculation.has_draft_model:
         return None
     if speculation.method == "mtp" and draft is None:
+        if speculation.model is not None and model.model_type.startswith(SHARED_CACHE):
+            return None
         if not model.mtp_layers:
             raise InputError(
                 f"{model.name} carries no multi-token prediction layers; method mtp needs some, or a 'model'"
@@ -372,6 +398,7 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
     if why:
         notes.append(f"block_size {block}: {why}")
     _check_ranks(model, f, block, cpu=cpu)
+    notes += _family_notes(card)
     graphs = f.estimate_graphs if f.estimate_graphs is not None else rules.graphs_in_budget
     return _Resolved(
         flags=f,
@@ -388,9 +415,20 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
         graphs_in_budget=graphs and not f.enforce_eager and not cpu,
         runner_v2=runner_v2,
         cpu=cpu,
-        largest_capture=1024 if card.family == "blackwell" and rules.runner_v2 else 512,
+        largest_capture=card.memory_facts.largest_capture if rules.runner_v2 else 512,
+        packed_sparse_latents=card.memory_facts.packed_sparse_latents,
+        facts=card.memory_facts,
         assumptions=tuple(notes),
     )
+
+
+def _family_notes(card: Accelerator) -> list[str]:
+    """What a reader must know where the card's family is new."""
+    if card.family != "cpu" and not card.memory_facts.family:
+        return [f"memory rules of Hopper: of the family of {card.name} none are known, and bounds are wide"]
+    if card.memory_facts.lacks:
+        return [f"not known for {card.family}, and taken from Hopper: {', '.join(card.memory_facts.lacks)}"]
+    return []
 
 
 def _state_cache(model: Model, f: VllmFlags, rules: VllmRules) -> StateCache:
@@ -425,9 +463,11 @@ def default_batch(card: Accelerator, *, offline: bool = False) -> tuple[int, int
     """Defaults of max_num_seqs and max_num_batched_tokens on a card: (server) or (`LLM` class, `offline`).
 
     Source: vLLM 0.32.0 `engine/arg_utils.py`: from 70 GiB, A100 excepted, 1024 sequences and 8,192 or 16,384 tokens;
-    from 160 GiB 16,384; else 256 and 2,048 or 8,192.
+    from 160 GiB 16,384; else 256 and 2,048 or 8,192. Unified memory counts as small (GB10 and Thor logs: 256, 2,048).
     """
     memory = card.memory_torch_bytes or card.memory_driver_bytes or 0.0
+    if card.memory_facts.small_batches:
+        memory = 0.0
     if memory >= 160 * GIB:
         return 1024, 16384
     if memory >= 70 * GIB and not card.name.startswith("a100") and card.family != "cpu":
@@ -435,7 +475,13 @@ def default_batch(card: Accelerator, *, offline: bool = False) -> tuple[int, int
     return 256, 8192 if offline else 2048
 
 
-def with_encoder_budget(flags: VllmFlags, card: Accelerator, image_tokens: int, image_values: int) -> VllmFlags:
+def with_encoder_budget(
+    flags: VllmFlags,
+    card: Accelerator,
+    image_tokens: int,
+    image_values: int,
+    peak_numbers: tuple[float, float] = (0.0, 0.0),
+) -> VllmFlags:
     """Flags with what the profile run sends to a vision encoder: as many largest images as a step's tokens hold.
 
     Parameters
@@ -445,6 +491,8 @@ def with_encoder_budget(flags: VllmFlags, card: Accelerator, image_tokens: int, 
     card : Accelerator
     image_tokens, image_values : int
         Decoder tokens and input numbers of a largest image.
+    peak_numbers : tuple of float
+        Numbers that the encoder holds for one such image at its own peak, whole on a rank and divided among ranks.
 
     Source: vLLM 0.19 (42 start-ups: Gemma-3 sends 32 images, Mistral-3 two).
     """
@@ -452,7 +500,11 @@ def with_encoder_budget(flags: VllmFlags, card: Accelerator, image_tokens: int, 
         return flags
     tokens = flags.max_num_batched_tokens or default_batch(card, offline=flags.offline)[1]
     images = max(1, tokens // image_tokens)
-    return replace(flags, multimodal_tokens=images * image_tokens, multimodal_values=images * image_values)
+    whole, split = peak_numbers
+    return replace(
+        flags, multimodal_tokens=images * image_tokens, multimodal_values=images * image_values,
+        encoder_whole=images * whole, encoder_split=images * split,
+    )  # fmt: skip
 
 
 def default_block_size(model: Model, card: Accelerator, rules: VllmRules) -> tuple[int, str]:
@@ -464,9 +516,9 @@ def default_block_size(model: Model, card: Accelerator, rules: VllmRules) -> tup
         return 16, ""
     if any(mixer.index_heads for mixer in latent):
         return 64, "sparse latent attention"
-    if card.family == "blackwell":
-        return 64, "FlashInfer latent attention"
-    if card.family == "hopper" and tuple(map(int, rules.version.split(".")[:2])) < (0, 11):
+    if card.memory_facts.latent_block != 16:
+        return card.memory_facts.latent_block, "FlashInfer latent attention"
+    if card.family == "hopper" and version_number(rules.version) < (0, 11, 0):
         return 64, "FlashMLA"
     return 16, ""
 
@@ -482,6 +534,7 @@ def _stage_layers(
         kv_cache_dtype=_cache_dtype(f.kv_cache_dtype),
         speculative_tokens=k,
         state_dtype=f.state_dtype,
+        packed=s.packed_sparse_latents,
     )
     block = aligned_block_size(cache_layers(model, pages), s.block_size)
     pages = replace(pages, block_size=block)
@@ -497,7 +550,8 @@ def _stage_layers(
             kv_cache_dtype=_cache_dtype(own) if own else pages.kv_cache_dtype,
             speculative_tokens=0,
         )
-        layers = cache_layers(draft, draft_pages, draft=True)
+        shared = speculation.method == "mtp" and model.model_type.startswith(SHARED_CACHE)
+        layers = () if shared else cache_layers(draft, draft_pages, draft=True)
         if not s.rules.draft_window:
             layers = tuple(
                 replace(layer, kind=CacheKind.FULL, window=None) if layer.kind is CacheKind.SLIDING else layer
@@ -509,6 +563,8 @@ def _stage_layers(
 
 def _cache_dtype(name: str) -> str:
     lowered = name.lower()
+    if lowered not in CACHE_DTYPES:
+        raise InputError(f"--kv-cache-dtype {name}: vLLM takes {', '.join(CACHE_DTYPES)}")
     return "fp8" if lowered in ("fp8_e4m3", "fp8_e5m2", "fp8_inc") else lowered
 
 
@@ -565,6 +621,8 @@ def _rank_terms(
         pp=f.pp,
         multimodal_tokens=f.multimodal_tokens,
         multimodal_values=f.multimodal_values,
+        encoder_whole=f.encoder_whole,
+        encoder_split=f.encoder_split,
         expert_parallel=f.expert_parallel,
         largest_capture=s.largest_capture,
     )
@@ -574,7 +632,15 @@ def _rank_terms(
         if f.non_torch is not None
         else process_memory()
         if s.cpu
-        else non_torch(s.rules.version, f.tp, f.pp, len(model.layers), custom_all_reduce=s.custom_all_reduce)
+        else non_torch(
+            s.rules.version,
+            f.tp,
+            f.pp,
+            len(model.layers),
+            custom_all_reduce=s.custom_all_reduce,
+            facts=s.facts,
+            weights=weights.best,
+        )
     )
     graphs = Estimate.of(0.0, "not captured" if f.enforce_eager else "captured outside the budget in this version")
     if s.graphs_in_budget:
@@ -589,10 +655,12 @@ def _rank_terms(
         available = Estimate.of(float(f.kv_cache_memory_bytes), "exact: --kv-cache-memory-bytes")
     else:
         fixed = weights.best + sum(buffers.values())
+        best = requested.best - fixed - peak.best - outside.best - graphs.best
+        short, spare = (0.0, 0.0) if s.cpu or _all_given(f, graphs) else _remainder(s)
         available = Estimate(
-            low=requested.low - fixed - peak.high - outside.high - graphs.high,
-            best=requested.best - fixed - peak.best - outside.best - graphs.best,
-            high=requested.high - fixed - peak.low - outside.low - graphs.low,
+            low=min(requested.low - fixed - peak.high - outside.high - graphs.high, best - short),
+            best=best,
+            high=max(requested.high - fixed - peak.low - outside.low - graphs.low, best + spare),
             source="derived: budget less the terms",
         )
     return RankTerms(
@@ -606,6 +674,22 @@ def _rank_terms(
         buffers=MappingProxyType(buffers),
         available=available,
     )
+
+
+UNKNOWN_REMAINDER: Final = Remainder(since=(0, 0, 0), short=4.0 * GIB, spare=2.0 * GIB, logs=0)
+"""For families of which no log is at hand: about twice what the known ones show."""
+
+
+def _remainder(s: _Resolved) -> tuple[float, float]:
+    """Bytes by which the pool may be smaller and larger, by what logs of the family and version showed."""
+    number = version_number(s.rules.version)
+    found = [r for r in s.facts.remainder if r.since <= number] or [UNKNOWN_REMAINDER]
+    return found[-1].short, found[-1].spare
+
+
+def _all_given(f: VllmFlags, graphs: Estimate) -> bool:
+    """Whether the user replaced every modelled term."""
+    return f.activation_peak is not None and f.non_torch is not None and graphs.low == graphs.high
 
 
 def _peak(
@@ -622,7 +706,8 @@ def _peak(
     peak = activation_peak(model, run, s.rules.version, stage)
     if draft is None:
         return peak
-    of_draft = activation_peak(draft, replace(run, pp=1, multimodal_tokens=0, multimodal_values=0), s.rules.version, 0)
+    text = replace(run, pp=1, multimodal_tokens=0, multimodal_values=0, encoder_whole=0.0, encoder_split=0.0)
+    of_draft = activation_peak(draft, text, s.rules.version, 0)
     return max(peak, of_draft, key=lambda estimate: estimate.best)
 
 

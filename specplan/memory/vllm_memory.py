@@ -11,12 +11,13 @@ The profile run sends `max_num_batched_tokens` (T) dummy tokens through the mode
 - forward: T rows of the widest feed-forward (gate, up and their product), beside hidden states.
 """
 
-import re
 from dataclasses import dataclass
 
 from specplan.errors import InputError
 from specplan.memory.vllm_fits import CPU_PROCESS, FITS, Fit
+from specplan.memory.vllm_rules import version_number
 from specplan.units import GIB, MIB
+from specplan.values.hardware import MemoryFacts
 from specplan.values.model import DenseMLP, Experts, Layer, Model
 
 
@@ -61,6 +62,8 @@ class RunShape:
         Encoder tokens that the profile run produces (images x tokens of an image).
     multimodal_values : int
         Input numbers that it sends (images x pixels x channels).
+    encoder_whole, encoder_split : float
+        Numbers that the encoder holds at its own peak: whole on every rank; divided among them.
     expert_parallel : bool
     largest_capture : int
         Largest batch that is captured by default: 512, on data-centre Blackwell 1024.
@@ -72,19 +75,10 @@ class RunShape:
     pp: int = 1
     multimodal_tokens: int = 0
     multimodal_values: int = 0
+    encoder_whole: float = 0.0
+    encoder_split: float = 0.0
     expert_parallel: bool = False
     largest_capture: int = 512
-
-
-def version_number(version: str) -> tuple[int, int, int]:
-    """(major, minor, patch) of a version; what is no digit is left out.
-
-    >>> version_number("0.19.2rc1.dev8"), version_number("0.27")
-    ((0, 19, 2), (0, 27, 0))
-    """
-    parts = [re.match(r"\d*", part) for part in (*version.removeprefix("v").split("."), "0", "0")[:3]]
-    digits = [int(part[0] or 0) if part else 0 for part in parts]
-    return digits[0], digits[1], digits[2]
 
 
 def fit_for(version: str) -> Fit:
@@ -146,6 +140,10 @@ def activation_peak(model: Model, run: RunShape, version: str, stage: int = 0) -
         peak = max(peak, logits + fit.held_hidden * hidden + fit.held_bytes)
     multimodal = (run.multimodal_tokens * model.hidden_size + run.multimodal_values) * b
     best = peak + workspaces + received + multimodal
+    if stage == 0:
+        # The encoder runs first; its outputs wait while the decoder runs.
+        encoder = (run.encoder_whole + run.encoder_split / run.tp + run.multimodal_values) * b
+        best = max(best, encoder + run.multimodal_tokens * model.hidden_size * b)
     low, high = fit.peak_bounds
     return Estimate(low=low * best, best=best, high=high * best, source=_source("activation peak", fit))
 
@@ -182,7 +180,16 @@ def _workspaces(layer: Layer, model: Model, run: RunShape) -> float:
     return rows * (max(gate_up, model.hidden_size) + max(width, model.hidden_size))
 
 
-def non_torch(version: str, tp: int, pp: int, layers: int, *, custom_all_reduce: bool) -> Estimate:
+def non_torch(
+    version: str,
+    tp: int,
+    pp: int,
+    layers: int,
+    *,
+    custom_all_reduce: bool,
+    facts: MemoryFacts | None = None,
+    weights: float = 0.0,
+) -> Estimate:
     """Memory outside torch that loading and profiling add on one rank: communication buffers, library workspaces.
 
     Parameters
@@ -193,6 +200,10 @@ def non_torch(version: str, tp: int, pp: int, layers: int, *, custom_all_reduce:
         Layers of the target.
     custom_all_reduce : bool
         Whether ranks reach each other's memory (NVLink); without it vLLM allocates no all-reduce buffers.
+    facts : MemoryFacts, optional
+        Of the card's family, which replace the version's where they say something.
+    weights : float
+        Bytes that were loaded.
 
     Examples
     --------
@@ -200,6 +211,10 @@ def non_torch(version: str, tp: int, pp: int, layers: int, *, custom_all_reduce:
     [0.25, 2.07, 2.13]
     """
     fit = fit_for(version)
+    if facts is not None and facts.non_torch is not None:
+        low, best, high = facts.non_torch
+        share = facts.non_torch_of_weights * weights
+        return Estimate(low=low, best=best + share, high=high + 2 * share, source=f"modelled: {facts.source}")
     if tp == 1:
         low, best, high = fit.non_torch_one if pp == 1 else fit.non_torch_pipeline
     elif custom_all_reduce:

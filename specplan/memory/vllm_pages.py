@@ -40,6 +40,8 @@ class PageSettings:
         k: recurrent states grow with it.
     state_dtype : str
         ``--mamba-ssm-cache-dtype``: ``auto`` takes the model's own.
+    packed : bool
+        Whether the card's kernels of sparse latent attention read packed fp8 latents.
     """
 
     tp: int
@@ -47,6 +49,7 @@ class PageSettings:
     kv_cache_dtype: str = "auto"
     speculative_tokens: int = 0
     state_dtype: str = "auto"
+    packed: bool = True
 
 
 def kv_heads_per_rank(kv_heads: int, tp: int) -> int:
@@ -104,7 +107,7 @@ def _attention_layer(a: Attention, model: Model, s: PageSettings) -> CacheLayer:
 
 def _latent_layers(a: LatentAttention, model: Model, s: PageSettings) -> list[CacheLayer]:
     name = s.kv_cache_dtype
-    if a.index_heads and name.startswith("fp8"):
+    if a.index_heads and name.startswith("fp8") and s.packed:
         name = "fp8_ds_mla"  # what sparse attention's kernels read
     numbers = a.kv_rank + a.rope_dim
     if name in _LATENT_PACKED:

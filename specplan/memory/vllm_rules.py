@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from specplan.errors import UnsupportedError
 
-Version = tuple[int, int]
+Version = tuple[int, int, int]
 
-OLDEST: Final[Version] = (0, 8)
-NEWEST: Final[Version] = (0, 32)
+OLDEST: Final[Version] = (0, 8, 0)
+NEWEST: Final[Version] = (0, 32, 0)
 DEFAULT_VERSION: Final = "0.32.0"
 GRAPHS_IN_BUDGET: Final = (0, 21, 0)
 """From here on the estimate of CUDA graphs comes off the pool."""
@@ -60,20 +60,41 @@ class VllmRules:
 
 
 CHANGES: Final[tuple[tuple[Version, dict[str, Any], str], ...]] = (
-    ((0, 20), {"align_states": True}, "a 0.20.1rc1 log of a Qwen3.6 hybrid reserves 2 + k states; a 0.10 log does not"),
     (
-        GRAPHS_IN_BUDGET[:2],
+        (0, 20, 0),
+        {"align_states": True},
+        "a 0.20.1rc1 log of a Qwen3.6 hybrid reserves 2 + k states; a 0.10 log does not",
+    ),
+    ((0, 20, 2), {"tokens_by_concurrency": True}, "one machine, 0.20.0 against 0.20.2: 1.58M tokens became 5.75M"),
+    (
+        GRAPHS_IN_BUDGET,
         {"graphs_in_budget": True},
         "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 1 by default",
     ),
-    ((0, 21), {"tokens_by_concurrency": True}, "one machine, 0.20.0 against 0.21.0: 55k tokens became 525k"),
-    ((0, 21), {"utilization": 0.92}, "0.9 in 0.19 logs, 0.92 in 0.27-era logs and 0.32 source; between them not read"),
-    ((0, 24), {"draft_window": True}, "0.20.1rc1 charged DFlash layers in full, 0.27-era logs by their window"),
-    ((0, 27), {"batches_in_flight": True}, "0.22 logs reserve one batch, 0.27-era logs two"),
-    ((0, 27), {"runner_v2": True, "latent_copies": False}, "0.32 source; the release that switched was not read"),
-    ((0, 32), {"one_line": True}, "0.32 source; two lines in every older log"),
+    (
+        (0, 21, 0),
+        {"utilization": 0.92},
+        "0.9 in 0.19 logs, 0.92 in 0.27-era logs and 0.32 source; between them not read",
+    ),
+    ((0, 24, 0), {"draft_window": True}, "0.20.1rc1 charged DFlash layers in full, 0.27-era logs by their window"),
+    ((0, 27, 0), {"batches_in_flight": True}, "0.22 logs reserve one batch, 0.27-era logs two"),
+    ((0, 27, 0), {"runner_v2": True, "latent_copies": False}, "0.32 source; the release that switched was not read"),
+    ((0, 32, 0), {"one_line": True}, "0.32 source; two lines in every older log"),
 )
 """(since version, what changed, where it was seen)."""
+
+
+def version_number(version: str) -> Version:
+    """(major, minor, patch) of a version; what is no digit is left out.
+
+    A build before a release counts as the release (0.20.2rc1 is 0.20.2).
+
+    >>> version_number("0.19.2rc1.dev8"), version_number("0.27")
+    ((0, 19, 2), (0, 27, 0))
+    """
+    parts = [re.match(r"\d*", part) for part in (*version.strip().removeprefix("v").split("."), "0", "0")[:3]]
+    digits = [int(part[0] or 0) if part else 0 for part in parts]
+    return digits[0], digits[1], digits[2]
 
 
 def vllm_rules(version: str = DEFAULT_VERSION) -> VllmRules:
@@ -89,11 +110,10 @@ def vllm_rules(version: str = DEFAULT_VERSION) -> VllmRules:
     >>> vllm_rules("0.19.0").utilization, vllm_rules("0.32.0").utilization
     (0.9, 0.92)
     """
-    found = re.match(r"v?(\d+)\.(\d+)", version.strip())
-    if found is None:
+    if re.match(r"v?\d+\.\d+", version.strip()) is None:
         raise UnsupportedError(f"{version!r} is not a vLLM version; write one such as {DEFAULT_VERSION}")
-    number = int(found[1]), int(found[2])
-    if not OLDEST <= number <= NEWEST:
+    number = version_number(version)
+    if not OLDEST[:2] <= number[:2] <= NEWEST[:2]:
         raise UnsupportedError(
             f"vLLM {version} is not known; versions 0.{OLDEST[1]} to 0.{NEWEST[1]} are (name the nearest one with "
             "--engine-version)"

@@ -24,7 +24,7 @@ from specplan import units
 from specplan.errors import InputError, NotFoundError
 from specplan.specs.text_files import parse_yaml, read_text
 from specplan.values.formats import lookup
-from specplan.values.hardware import Accelerator, Calibration
+from specplan.values.hardware import Accelerator, Calibration, MemoryFacts, Remainder
 
 _SUFFIXES: Final = (".yaml", ".yml")
 _EXAMPLES: Final = {
@@ -93,6 +93,7 @@ class _MemorySizes(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     driver: _Memory
     torch: _Memory
+    unified: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -161,6 +162,29 @@ class _ProfileFile(BaseModel):
             except InputError as error:
                 raise ValueError(f"flops: {error}") from None
         return self
+
+
+class _RemainderFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    since: str
+    short: str
+    spare: str
+    logs: int
+
+
+class _FamilyFile(BaseModel):
+    """`hardware_profiles/families/NAME.yaml`: what an architecture family decides about engines' memory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    source: str = Field(min_length=1)
+    packed_sparse_latents: bool | None = None
+    latent_block: int | None = None
+    largest_capture: int | None = None
+    small_batches: bool | None = None
+    non_torch: dict[str, str] | None = None
+    non_torch_of_weights: float | None = None
+    remainder: tuple[_RemainderFile, ...] | None = None
+    lacks: tuple[str, ...] | None = None
 
 
 def shipped_profiles_folder() -> Path:
@@ -246,6 +270,45 @@ def _read(path: Path) -> Accelerator:
     return _accelerator(profile)
 
 
+@cache
+def memory_facts(family: str, *, unified: bool = False) -> MemoryFacts:
+    """Memory facts of a family; those of unified memory come on top where the card shares the system's memory.
+
+    >>> memory_facts("blackwell").packed_sparse_latents, memory_facts("unheard-of").family
+    (False, '')
+    """
+    facts = MemoryFacts()
+    for name in (family, *(("unified",) if unified else ())):
+        path = shipped_profiles_folder() / "families" / f"{_key(name)}.yaml"
+        if not name or not path.is_file():
+            continue
+        raw = parse_yaml(read_text(path, "facts of an architecture family"), str(path))
+        try:
+            read = _FamilyFile.model_validate(raw)
+        except ValidationError as error:
+            raise InputError(f"{path}: {_first_problem(error)}") from None
+        known: dict[str, Any] = read.model_dump(exclude_none=True, exclude={"remainder", "non_torch"})
+        if read.remainder is not None:
+            known["remainder"] = tuple(
+                Remainder(
+                    since=_version(r.since),
+                    short=units.parse(r.short, "memory"),
+                    spare=units.parse(r.spare, "memory"),
+                    logs=r.logs,
+                )
+                for r in read.remainder
+            )
+        if read.non_torch is not None:
+            known["non_torch"] = tuple(units.parse(read.non_torch[x], "memory") for x in ("low", "best", "high"))
+        facts = replace(facts, family=name, **known)
+    return facts
+
+
+def _version(text: str) -> tuple[int, int, int]:
+    major, minor, patch = (*map(int, text.split(".")), 0, 0)[:3]
+    return major, minor, patch
+
+
 def _with_calibration(card: Accelerator) -> Accelerator:
     """The card itself where it carries a calibration, else with that of its family where one card has it."""
     if card.calibration is not None:
@@ -310,6 +373,7 @@ def _accelerator(profile: _ProfileFile) -> Accelerator:
         aliases=profile.aliases,
         note=profile.note,
         calibration=_calibration(profile.name, profile.calibration),
+        memory_facts=memory_facts(profile.family, unified=profile.memory.unified),
         memory_driver_bytes=number["memory.driver"],
         memory_torch_bytes=number["memory.torch"],
         bandwidth=profile.bandwidth.value or 0.0,  # a null bandwidth was refused
@@ -366,6 +430,8 @@ def dump_accelerator(card: Accelerator) -> str:
         "driver": _leaf(driver, "memory", card, "memory.driver"),
         "torch": _leaf(visible, "memory", card, "memory.torch"),
     }
+    if card.memory_facts.small_batches:
+        document["memory"]["unified"] = True
     document["bandwidth"] = _leaf(card.bandwidth, "bandwidth", card, "bandwidth")
     document["flops"] = {f: _leaf(rate, "compute", card, f"flops.{f}") for f, rate in card.flops.items()}
     for key, value, dimension in (

@@ -50,6 +50,67 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """How far what an engine takes beside weights may lie from the prediction, from logs that nothing was fitted to.
+
+    Attributes
+    ----------
+    since : tuple of int
+        First engine version (major, minor, patch).
+    short, spare : float
+        Bytes by which a pool may be smaller and larger.
+    logs : int
+        Start-ups behind the two.
+    """
+
+    since: tuple[int, int, int]
+    short: float
+    spare: float
+    logs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFacts:
+    """What an architecture family decides about engines' memory.
+
+    Attributes
+    ----------
+    family : str
+        Empty where nothing is known of the family: then the rules below are those of Hopper, and bounds are wide.
+    packed_sparse_latents : bool
+        Whether kernels of sparse latent attention read fp8 latents with scales and a 16-bit rotary part (656 bytes),
+        or plain fp8 (576).
+    latent_block : int
+        Tokens per block of latent attention.
+    largest_capture : int
+        Largest batch that is captured by default.
+    small_batches : bool
+        Whether batch defaults are those of small cards whatever the memory (unified memory is not counted as the
+        card's).
+    non_torch : tuple of float or None
+        Low, best and high bytes outside torch on one rank, where the family's differ from the version's.
+    non_torch_of_weights : float
+        What is added to them, as a share of the weights.
+    remainder : tuple of Remainder
+        By version, oldest first.
+    lacks : tuple of str
+        Rules that were taken from other families.
+    source : str
+    """
+
+    family: str = ""
+    packed_sparse_latents: bool = True
+    latent_block: int = 16
+    largest_capture: int = 512
+    small_batches: bool = False
+    non_torch: tuple[float, float, float] | None = None
+    non_torch_of_weights: float = 0.0
+    remainder: tuple[Remainder, ...] = ()
+    lacks: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """One device.
 
@@ -79,6 +140,8 @@ class Accelerator:
         Other names that users type.
     note : str or None
         What a reader must know before trusting the numbers (which part of a package is one device, for example).
+    memory_facts : MemoryFacts
+        What its family decides about engines' memory.
     calibration : Calibration or None
         Measured efficiencies of this card, or of a card of its family (`Calibration.card` says which).
     """
@@ -96,4 +159,5 @@ class Accelerator:
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     aliases: tuple[str, ...] = ()
     note: str | None = None
+    memory_facts: MemoryFacts = field(default_factory=MemoryFacts)
     calibration: Calibration | None = None

@@ -132,7 +132,7 @@ def test_a_log_beside_its_prediction(specplan: Run) -> None:
 def test_a_log_names_its_model_and_a_tuned_one_counts_as_its_base(specplan: Run) -> None:
     done = specplan("blocks", "--from-log", str(DATA / "vllm_cpu_startup.log"))
     assert done.code == 0
-    assert "SmolLM2-135M-Instruct is counted as SmolLM2-135M" in done.out
+    assert "SmolLM2-135M-Instruct is counted as smollm2-135m" in done.out
     assert "largest difference: none: every printed term agrees within its last digit" in done.out
 
 

@@ -1,0 +1,183 @@
+"""A start-up log beside its prediction: the layout from its own bytes first, then everything from flags alone.
+
+Flags and log are one path: what the user states outranks the log, what the log states outranks defaults, and model,
+tower and encoder budget are found as they are for ``specplan blocks MODEL``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from specplan.errors import InputError, SpecplanError
+from specplan.memory.prediction import PoolPrediction
+from specplan.memory.sglang import predict_sglang
+from specplan.memory.speculative import SglangSpeculation, Speculation
+from specplan.memory.startup_check import (
+    StartupCheck,
+    card_of,
+    check_startup,
+    nameless_card,
+    sglang_flags_of,
+    speculation_of,
+    stand_in_card,
+    vllm_flags_of,
+)
+from specplan.memory.vllm import VllmFlags, predict_vllm, with_encoder_budget
+from specplan.records.startup import StartupLog
+from specplan.specs.catalog import load_model
+from specplan.specs.hardware import load_accelerator, memory_facts
+from specplan.specs.served import Served, served
+from specplan.values.hardware import Accelerator
+from specplan.values.model import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the user says beside a log; None and empty where nothing is said.
+
+    Attributes
+    ----------
+    target, draft, gpu : str or None
+    memory : float or None
+        The card's memory, bytes.
+    engine_version : str or None
+    vllm, sglang : mapping
+        Flags that were given, under the planner's names.
+    """
+
+    target: str | None = None
+    draft: str | None = None
+    gpu: str | None = None
+    memory: float | None = None
+    engine_version: str | None = None
+    vllm: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    sglang: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def check_log(log: StartupLog, source: str, told: Told) -> StartupCheck:
+    """A log beside its prediction; what keeps it from being predicted becomes a note, not an end.
+
+    Raises
+    ------
+    InputError
+        Where what the user names is the reason.
+    """
+    notes: list[str] = []
+    given = predicted = None
+    try:
+        target = _target(log, told)
+        notes += target.notes
+        start = _Start.of(log, told, target)
+        given = start.from_printed_bytes()
+        predicted = start.from_flags()
+    except SpecplanError as error:
+        if told.target is not None and given is None and not isinstance(error, InputError):
+            raise
+        notes.append(f"not predicted: {error}")
+    check = check_startup(log, source, predicted, given)
+    return replace(check, notes=(*check.notes, *notes))
+
+
+def _target(log: StartupLog, told: Told) -> Served:
+    name = told.target if told.target is not None else log.settings.get("model")
+    if not isinstance(name, str):
+        raise InputError("the log does not name its model; name it: specplan blocks MODEL --from-log ...")
+    asked = told.vllm.get("quantization") or log.settings.get("quantization")
+    return served(name, asked if isinstance(asked, str) else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """One start with everything that is known of it."""
+
+    log: StartupLog
+    told: Told
+    target: Served
+    speculation: Speculation | SglangSpeculation | None
+    draft: Model | None
+
+    @classmethod
+    def of(cls, log: StartupLog, told: Told, target: Served) -> "_Start":
+        speculation = speculation_of(log, mtp_modules=len(target.model.mtp_layers))
+        wrong = SglangSpeculation if log.engine == "vllm" else Speculation
+        if isinstance(speculation, wrong):
+            raise InputError(f"another engine's speculation in a log of {log.engine}")
+        return cls(log=log, told=told, target=target, speculation=speculation, draft=_draft(log, told, speculation))
+
+    def flags(self, card: Accelerator) -> tuple[Model, VllmFlags]:
+        """The model with its tower, and flags of vLLM after the log and the user."""
+        told = {**self.told.vllm}
+        if self.told.engine_version is not None:
+            told["version"] = self.told.engine_version
+        flags = replace(vllm_flags_of(self.log), **told)
+        tower = self.target.tower
+        if tower is None or flags.language_model_only:
+            return self.target.model, flags
+        if tower.image_tokens is not None:
+            flags = with_encoder_budget(flags, card, tower.image_tokens, tower.image_values, tower.peak_numbers)
+        return self.target.whole, flags
+
+    def predict(self, card: Accelerator, **more: Any) -> PoolPrediction:
+        """The pool on a card."""
+        if self.log.engine == "sglang":
+            told = {**self.told.sglang}
+            if self.told.engine_version is not None:
+                told["version"] = self.told.engine_version
+            flags = replace(sglang_flags_of(self.log), **told)
+            assert not isinstance(self.speculation, Speculation)  # noqa: S101 - refused in `of`, for the type checker
+            return predict_sglang(self.target.whole, card, replace(flags, **more), self.speculation, self.draft)
+        assert not isinstance(self.speculation, SglangSpeculation)  # noqa: S101 - the same
+        model, vllm = self.flags(card)
+        return predict_vllm(model, card, replace(vllm, **more), self.speculation, self.draft)
+
+    def from_printed_bytes(self) -> PoolPrediction | None:
+        """Layout alone: it needs no card and no total, only what kind of card it is."""
+        card = self.named_card() or _with_facts(stand_in_card(self.log))
+        printed = self.log.value("kv_available_bytes")
+        if self.log.engine == "sglang":
+            pools = ("pool_key_bytes", "pool_bytes", "whole_pool_bytes")
+            if not any(self.log.of(term) for term in pools):
+                return None
+            free = self.log.value("free_at_start_bytes") or float(1 << 40)
+            return self.predict(card, free_before_load=max(free, float(1 << 40)), mem_fraction_static=0.9)
+        return None if printed is None else self.predict(card, kv_cache_memory_bytes=round(printed))
+
+    def from_flags(self) -> PoolPrediction | None:
+        """Everything from model and flags."""
+        card = _with_facts(card_of(self.log, self.named_card()))
+        if card.family == "cpu" and self.log.value("kv_available_bytes") is not None:
+            return None  # nothing but the printed bytes sizes a pool in host memory
+        return self.predict(card)
+
+    def named_card(self) -> Accelerator | None:
+        """The card that the user names, with the memory that the user states."""
+        if self.told.gpu is None and self.told.memory is None:
+            return None
+        return card_called(self.told.gpu, self.told.memory)
+
+
+def card_called(name: str | None, memory: float | None) -> Accelerator:
+    """A card by name, by its memory alone, or by both: the memory is then the stated one."""
+    if name is None:
+        return _with_facts(nameless_card(memory))
+    card = load_accelerator(name)
+    return card if memory is None else replace(card, memory_driver_bytes=memory, memory_torch_bytes=memory)
+
+
+def _with_facts(card: Accelerator) -> Accelerator:
+    """A card that is known by its family alone, with that family's facts."""
+    if card.memory_facts.family or not card.family:
+        return card
+    return replace(card, memory_facts=memory_facts(card.family, unified=card.family == "unified"))
+
+
+def _draft(log: StartupLog, told: Told, speculation: Speculation | SglangSpeculation | None) -> Model | None:
+    name = told.draft
+    if isinstance(speculation, Speculation):
+        name = name or (speculation.model if speculation.has_draft_model else None)
+        if speculation.method == "mtp" and name == log.settings.get("model"):
+            name = None  # the head comes from the target's own checkpoint
+    elif speculation is not None:
+        name = name or speculation.draft_model
+    return None if name is None else load_model(name)
