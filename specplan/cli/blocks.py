@@ -1,5 +1,7 @@
 """`specplan blocks`."""
 
+import sys
+
 import typer
 
 
@@ -80,8 +82,11 @@ def blocks(
 
     Exit code 1 when the engine would refuse to start.
     """
+    from rich.console import Console
+
     from specplan import units
-    from specplan.cli.blocks_request import BlocksRequest, run_blocks, run_log
+    from specplan.decide.blocks_request import BlocksRequest, predict_blocks, told_beside
+    from specplan.report import blocks_table, json_document
 
     def size(text: str | None) -> float | None:
         return None if text is None else units.parse(text, "memory")
@@ -126,7 +131,20 @@ def blocks(
         num_draft_tokens=speculative_num_draft_tokens,
     )  # fmt: skip
     if from_log is not None:
-        run_log(request, from_log, as_json=json)
+        from specplan.decide.startup_log import check_log
+        from specplan.ingest.startup_logs import read_startup_log
+
+        log = read_startup_log(sys.stdin.buffer if from_log == "-" else from_log)
+        check = check_log(log, "standard input" if from_log == "-" else from_log, told_beside(request))
+        if json:
+            typer.echo(json_document.render(blocks_table.check_document(check)))
+        else:
+            blocks_table.print_check(check, Console())
         return
-    if not run_blocks(request, as_json=json):
+    report = predict_blocks(request)
+    if json:
+        typer.echo(json_document.render(blocks_table.blocks_document(report)))
+    else:
+        blocks_table.print_blocks(report, Console())
+    if not report.starts:
         raise typer.Exit(1)

@@ -26,8 +26,18 @@ def compare(
         None, "--measured", help="NAME=FILE: measured step times of the target or of a source, for --layer measured."
     ),
     kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    utilization: float = typer.Option(0.92, "--gpu-memory-utilization", help="Fraction of memory the engine uses."),
-    workspace: str = typer.Option("2 GiB", "--workspace", help="Activations and workspace per rank."),
+    engine_version: str = typer.Option(
+        None, "--engine-version", help="Of the pool, such as 0.19.0; the newest if not given."
+    ),
+    utilization: float = typer.Option(
+        None,
+        "--gpu-memory-utilization",
+        "--mem-fraction-static",
+        help="The engine's own fraction; its default if not given.",
+    ),
+    workspace: str = typer.Option(
+        None, "--workspace", help="Replaces the modelled activations, graphs and workspace of a rank."
+    ),
     price: float = typer.Option(None, "--price", help="Price of one card per hour: adds cost per million tokens."),
     verdict: bool = typer.Option(
         False, "--verdict", help="Exit with 1 unless some source pays at every batch and context."
@@ -53,8 +63,9 @@ def compare(
         layer=layer,
         kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
         max_kappa=max_kappa,
+        engine_version=engine_version,
         gpu_memory_utilization=utilization,
-        workspace_bytes=units.parse(workspace, "memory"),
+        workspace_bytes=None if workspace is None else units.parse(workspace, "memory"),
         price_per_hour=price,
         tables=load_tables(measured),
     )

@@ -18,8 +18,13 @@ def cost(
     max_model_len: str = typer.Option(
         None, "--max-model-len", help="Sequence length to fit; the model's own limit if not given."
     ),
+    engine: str = typer.Option("vllm", "--engine", help="Whose pool stands beside the plain subtraction."),
+    engine_version: str = typer.Option(None, "--engine-version", help="Such as 0.19.0; the newest known if not given."),
     utilization: float = typer.Option(
-        None, "--gpu-memory-utilization", help="Fraction of memory the engine uses. [default: 0.92, as vLLM 0.32]"
+        None,
+        "--gpu-memory-utilization",
+        "--mem-fraction-static",
+        help="The engine's own fraction; its default if not given.",
     ),
     memory: str = typer.Option("auto", "--memory", help="Whose total: torch (vLLM multiplies it), driver, or auto."),
     workspace: str = typer.Option("2 GiB", "--workspace", help="Activations and workspace per rank."),
@@ -29,6 +34,7 @@ def cost(
     """What speculation costs for a target, a draft and a card, before owning any of them.
 
     Without a draft the target is priced alone. Every figure says whether it is exact, derived, measured or assumed.
+    Exits with 1 if the weights leave no room for a cache.
     """
     from specplan import units
     from specplan.decide import cost as plan
@@ -40,6 +46,8 @@ def cost(
         load_model(target),
         load_accelerator(gpu),
         draft=None if draft is None else load_model(draft),
+        engine=engine,
+        engine_version=engine_version,
         tp=tp,
         draft_tp=draft_tp,
         kappa=kappa,
@@ -47,7 +55,7 @@ def cost(
         batch=batch,
         context_len=units.parse_count(context),
         max_model_len=None if max_model_len is None else units.parse_count(max_model_len),
-        gpu_memory_utilization=plan.DEFAULT_UTILIZATION if utilization is None else utilization,
+        gpu_memory_utilization=utilization,
         memory_source=memory,
         workspace_bytes=units.parse(workspace, "memory"),
         kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
@@ -62,3 +70,5 @@ def cost(
         from specplan.report.cost_report import print_cost
 
         print_cost(report, Console())
+    if report.engine is not None and not report.engine.fits:
+        raise typer.Exit(1)

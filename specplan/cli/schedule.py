@@ -18,7 +18,15 @@ def schedule(
     layer: str = typer.Option("modelled", "--layer", help="bound, modelled or measured."),
     measured: list[str] = typer.Option(None, "--measured", help="NAME=FILE, as in `compare`."),
     kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    utilization: float = typer.Option(0.92, "--gpu-memory-utilization", help="Fraction of memory the engine uses."),
+    engine_version: str = typer.Option(
+        None, "--engine-version", help="Of the pool, such as 0.19.0; the newest if not given."
+    ),
+    utilization: float = typer.Option(
+        None,
+        "--gpu-memory-utilization",
+        "--mem-fraction-static",
+        help="The engine's own fraction; its default if not given.",
+    ),
     temperature: float = typer.Option(0.0, "--temperature", help="Of the requests; decides which warnings apply."),
     target_path: str = typer.Option(None, "--target-path", help="Checkpoint of the target for the command line."),
     draft_path: str = typer.Option(None, "--draft-path", help="Checkpoint of the draft or head for the command line."),
@@ -49,6 +57,7 @@ def schedule(
         margin=margin,
         layer=layer,
         kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
+        engine_version=engine_version,
         gpu_memory_utilization=utilization,
         draft_path=draft_path,
         target_path=target_path,

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, require_ranks
+from specplan.decide.cost import require_ranks
 from specplan.decide.sensitivity import Swing, sensitivity
 from specplan.decide.step_setting import (
     MAX_BATCH,
@@ -16,7 +16,7 @@ from specplan.decide.step_setting import (
     Setting,
     best_kappa,
     error_band,
-    sequences_left,
+    pool_of,
     times,
 )
 from specplan.decide.step_source import (
@@ -32,9 +32,9 @@ from specplan.decide.step_source import (
 )
 from specplan.errors import InputError
 from specplan.formulas.step import PassShape
+from specplan.memory.pool import Pool
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import FloatArray, machine, other_bound, pass_time
-from specplan.units import GIB
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -170,8 +170,9 @@ def compare(
     layer: str = "modelled",
     kv_format: NumberFormat | None = None,
     max_kappa: int = MAX_KAPPA,
-    gpu_memory_utilization: float = DEFAULT_UTILIZATION,
-    workspace_bytes: float = DEFAULT_WORKSPACE,
+    engine_version: str | None = None,
+    gpu_memory_utilization: float | None = None,
+    workspace_bytes: float | None = None,
     price_per_hour: float | None = None,
     tables: Mapping[str, MeasuredTable] | None = None,
 ) -> CompareReport:
@@ -190,8 +191,8 @@ def compare(
         Requests per step; cached tokens per request.
     max_kappa : int
         Longest draft to try for sources that fix none; the best is taken per cell.
-    gpu_memory_utilization, workspace_bytes : float
-        As in `specplan cost`: what the pool may use, and what activations take.
+    engine_version, gpu_memory_utilization, workspace_bytes
+        Of the pool: see `specplan.memory.pool.Serving`.
     price_per_hour : float, optional
         Of one card, in any currency.
     tables : mapping of str to MeasuredTable, optional
@@ -221,6 +222,7 @@ def compare(
         on=on,
         kv_format=kv_format,
         max_kappa=max_kappa,
+        engine_version=engine_version,
         gpu_memory_utilization=gpu_memory_utilization,
         workspace_bytes=workspace_bytes,
         price_per_hour=price_per_hour,
@@ -235,11 +237,12 @@ def compare(
     cells: list[Cell] = []
     capacities: list[Capacity] = []
     for context in contexts:
-        plain_sequences = sequences_left(setting, NO_SOURCE, context)
+        pools = {source.text: pool_of(setting, source, context) for source in everyone}
+        plain_sequences = pools["none"].requests
         reference = _throughput(setting, NO_SOURCE, counted["none"], plain_sequences, context)
         for source in everyone:
             of = counted[source.text]
-            sequences = sequences_left(setting, source, context)
+            sequences = pools[source.text].requests
             cells += _cells(setting, source, of, batches, context, sequences)
             capacities.append(_capacity(setting, source, of, context, sequences, plain_sequences, reference))
     swings, about = _best_at_first(setting, placed, counted, cells)
@@ -257,13 +260,13 @@ def compare(
         sensitivity_of=about,
         error_band=error_band(on, tables),
         pays=_pays_everywhere(cells),
-        assumptions=_assumptions(setting, placed),
+        assumptions=_assumptions(setting, placed, pools["none"]),
         warnings=_warnings(setting, placed, cells),
     )
 
 
 def _check(
-    batches: Sequence[int], contexts: Sequence[int], max_kappa: int, utilization: float, price: float | None
+    batches: Sequence[int], contexts: Sequence[int], max_kappa: int, utilization: float | None, price: float | None
 ) -> None:
     if not batches or any(b < 1 for b in batches):
         raise InputError(f"--batch {','.join(map(str, batches))}: batches must be whole numbers of at least 1")
@@ -271,7 +274,7 @@ def _check(
         raise InputError(f"--context {','.join(map(str, contexts))}: contexts must be at least 0")
     if not 1 <= max_kappa <= 128:
         raise InputError(f"--max-k {max_kappa}: must lie between 1 and 128")
-    if not 0 < utilization <= 1:
+    if utilization is not None and not 0 < utilization <= 1:
         raise InputError(f"--gpu-memory-utilization {utilization:g}: must lie above 0 and at most 1")
     if price is not None and not (math.isfinite(price) and price >= 0):
         raise InputError(f"--price {price:g}: must be finite and at least 0")
@@ -478,7 +481,7 @@ def _best_at_first(
     return swings, about
 
 
-def _assumptions(setting: Setting, sources: Sequence[StepSource]) -> tuple[str, ...]:
+def _assumptions(setting: Setting, sources: Sequence[StepSource], plain: Pool) -> tuple[str, ...]:
     on = setting.on
     layer = {
         "bound": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
@@ -492,12 +495,7 @@ def _assumptions(setting: Setting, sources: Sequence[StepSource]) -> tuple[str, 
     if on.layer == "modelled":
         found.append(f"{on.engine.name} {on.engine.version}: {on.engine.source}")
     found.append("acceptance and coverage are as given; they are not derived")
-    memory = on.accelerator.memory_torch_bytes or on.accelerator.memory_driver_bytes or 0.0
-    found.append(
-        f"concurrency: {setting.gpu_memory_utilization:g} of {memory / GIB:.2f} GiB per card, less weights and "
-        f"{setting.workspace_bytes / GIB:g} GiB of workspace; a drafting request holds the slots of its drafts, too "
-        "(not counted by `specplan cost`); `specplan blocks` predicts an engine's exact pool"
-    )
+    found.append(f"concurrency: {plain.basis}; a drafting request holds the slots of its drafts, too")
     found += [f"{s.text}: {s.model.source}" for s in sources if s.kind in ("eagle", "eagle3") and s.model is not None]
     return tuple(found)
 

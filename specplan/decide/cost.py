@@ -7,21 +7,17 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from specplan.decide.engine_cost import EngineCost, engine_cost
 from specplan.errors import InputError
 from specplan.formulas import kv_cache, parameters, roofline
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.indifference import break_even_alpha, free_draft_tie
 from specplan.formulas.speedup import speedup
-from specplan.units import GIB, LARGEST_COUNT, format_bytes, format_gib
+from specplan.memory.plain import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, PlainPool, plain_pool
+from specplan.units import LARGEST_COUNT, format_bytes, format_gib
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Attention, CompressedAttention, LatentAttention, Model
-
-DEFAULT_UTILIZATION: Final = 0.92
-"""vLLM 0.32's default of ``--gpu-memory-utilization`` (0.9 before)."""
-
-DEFAULT_WORKSPACE: Final = 2 * GIB
-"""The chapter's round figure for activations and workspace; `blocks` models it."""
 
 NOT_MODELED: Final = (
     "achieved bandwidth below peak, kernel launches, collectives, sampling and host time (see compare)",
@@ -58,18 +54,6 @@ class ModelCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """KV cache of one rank and what it holds. `shortfall_bytes` is above 0 when the weights do not fit."""
-
-    weights_bytes_per_rank: float
-    kv_bytes_per_rank: float
-    shortfall_bytes: float
-    bytes_per_sequence_per_rank: float
-    tokens: int
-    sequences: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
     """Everything that `specplan cost` shows; figures without a draft or an alpha are None."""
 
@@ -92,8 +76,9 @@ class CostReport:
     expected_emitted: float | None
     speedup: float | None
     alpha_dagger: float | None
-    pool: Pool
-    pool_with_draft: Pool | None
+    pool: PlainPool
+    pool_with_draft: PlainPool | None
+    engine: EngineCost | None
     verified_positions: int
     ridge_positions: float | None
     assumptions: tuple[str, ...]
@@ -127,7 +112,9 @@ def cost(
     batch: int = 1,
     context_len: int = 0,
     max_model_len: int | None = None,
-    gpu_memory_utilization: float = DEFAULT_UTILIZATION,
+    engine: str | None = None,
+    engine_version: str | None = None,
+    gpu_memory_utilization: float | None = None,
     memory_source: str = "auto",
     workspace_bytes: float = DEFAULT_WORKSPACE,
     kv_format: NumberFormat | None = None,
@@ -151,8 +138,10 @@ def cost(
         Tokens of cache that each request's step reads; 0 counts weights alone, as the chapter does.
     max_model_len : int, optional
         Length of the sequences that must fit; the model's own limit if None.
-    gpu_memory_utilization : float
-        Fraction of memory the engine may use, in (0, 1].
+    engine, engine_version : str, optional
+        Whose own figures to put beside the chapter's, for requests of the given length, else of the context.
+    gpu_memory_utilization : float, optional
+        Fraction of memory the engine may use, in (0, 1]; the engine's default, and 0.92 in the plain subtraction.
     memory_source : str
         ``torch`` (what vLLM multiplies), ``driver`` (what nvidia-smi prints), or ``auto``: torch's where the profile
         has it, else the driver's with a warning.
@@ -171,7 +160,8 @@ def cost(
     -----
     Source: chapter, "Draft sources"; every number is derived and a lower bound where it is a time.
     """
-    _check(kappa=kappa, alpha=alpha, batch=batch, context_len=context_len, utilization=gpu_memory_utilization)
+    share = DEFAULT_UTILIZATION if gpu_memory_utilization is None else gpu_memory_utilization
+    _check(kappa=kappa, alpha=alpha, batch=batch, context_len=context_len, utilization=share)
     require_ranks(target, tp)
     if draft is not None:
         _check_draft_tp(draft, tp, draft_tp)
@@ -191,15 +181,29 @@ def cost(
     per_token = c / kappa if c is not None and draft is not None and drafts_in_one_pass(draft) else c
     answers = _answers(alpha, kappa, per_token, verify)
 
-    def pool(*models: Model) -> Pool:
-        available = memory * gpu_memory_utilization - workspace_bytes
-        return _pool(models, available, length=length, tp=tp, kv_format=kv_format)
+    def pool(*models: Model) -> PlainPool:
+        available = memory * share - workspace_bytes
+        return plain_pool(models, available, length=length, tp=tp, kv_format=kv_format)
 
     positions = int(roofline.verified_positions(batch, kappa))
     ridge = _ridge(target, accelerator)
     warnings = (*_warnings(target, draft, length, context_len), *_ridge_warning(positions, ridge))
     if memory_source == "auto" and memory_read == "driver":
         warnings += (f"{accelerator.name}'s memory as torch sees it is unknown: the driver's is used, up to 3% high",)
+    beside = None
+    if engine is not None:
+        beside = engine_cost(
+            target,
+            accelerator,
+            draft=draft,
+            engine=engine,
+            engine_version=engine_version,
+            tp=tp,
+            kappa=kappa,
+            length=length if max_model_len is not None or not context_len else context_len,
+            gpu_memory_utilization=gpu_memory_utilization,
+            kv_format=kv_format,
+        )
     return CostReport(
         target=priced_target,
         draft=priced_draft,
@@ -209,7 +213,7 @@ def cost(
         batch=batch,
         context_len=context_len,
         max_model_len=length,
-        gpu_memory_utilization=gpu_memory_utilization,
+        gpu_memory_utilization=share,
         memory_source=memory_read,
         memory_bytes=memory,
         workspace_bytes=workspace_bytes,
@@ -222,9 +226,10 @@ def cost(
         alpha_dagger=answers[3],
         pool=pool(target),
         pool_with_draft=None if draft is None else pool(target, draft),
+        engine=beside,
         verified_positions=positions,
         ridge_positions=ridge,
-        assumptions=_assumptions(target, draft, gpu_memory_utilization, memory_read, workspace_bytes, context_len),
+        assumptions=_assumptions(target, draft, share, memory_read, workspace_bytes, context_len),
         warnings=warnings,
     )
 
@@ -381,21 +386,6 @@ def _answers(
     return break_even, emitted, gain, None if math.isnan(dagger) else dagger
 
 
-def _pool(models: tuple[Model, ...], available: float, *, length: int, tp: int, kv_format: NumberFormat | None) -> Pool:
-    resident = sum(parameters.resident_bytes(m, tp) for m in models)
-    left = available - resident
-    per_sequence = sum(float(kv_cache.kv_bytes_stored(m, length, kv_format, tp)) for m in models)
-    pool = max(left, 0.0)
-    return Pool(
-        weights_bytes_per_rank=resident,
-        kv_bytes_per_rank=pool,
-        shortfall_bytes=max(-left, 0.0),
-        bytes_per_sequence_per_rank=per_sequence,
-        tokens=int(kv_cache.pool_tokens(pool, per_sequence / length)),
-        sequences=int(kv_cache.pool_sequences(pool, per_sequence)),
-    )
-
-
 def _arithmetic_format(model: Model, accelerator: Accelerator) -> str | None:
     """Format in which the card multiplies the model's weights: fp8 and int8 natively, weight-only ones in 16 bits."""
     stored = (model.quantization or model.weight_format).name
@@ -475,7 +465,7 @@ def _assumptions(
     return tuple(lines)
 
 
-def fits_line(pool: Pool) -> str | None:
+def fits_line(pool: PlainPool) -> str | None:
     """One sentence that says by how much the weights miss, or None when they fit."""
     if not pool.shortfall_bytes:
         return None

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from specplan.decide.step_setting import Setting
 from specplan.decide.step_source import HEADS, StepSource
+from specplan.values.draft_methods import draft_method
 from specplan.values.model import Model
 
 ENGINES: Final = ("vllm", "sglang")
@@ -110,8 +111,7 @@ def _vllm(
 ) -> Configuration:
     """Write vLLM 0.32's ``--speculative-config`` and the command around it."""
     longest = max(r.kappa for r in ranges)
-    method = {"model": "draft_model", "ngram-host": "ngram", "ngram-gpu": "ngram_gpu"}.get(source.kind, source.kind)
-    configuration: dict[str, Any] = {"method": method}
+    configuration: dict[str, Any] = {"method": draft_method(source.kind).vllm}
     if names.draft is not None:
         configuration["model"] = names.draft
     modules = prediction_modules(setting, source)
@@ -125,7 +125,9 @@ def _vllm(
     command = ["vllm", "serve", names.target]
     if setting.on.tp > 1:
         command += ["--tensor-parallel-size", str(setting.on.tp)]
-    command += ["--gpu-memory-utilization", f"{setting.gpu_memory_utilization:g}", "--max-num-seqs", str(last)]
+    if setting.gpu_memory_utilization is not None:
+        command += ["--gpu-memory-utilization", f"{setting.gpu_memory_utilization:g}"]
+    command += ["--max-num-seqs", str(last)]
     if setting.kv_format is not None:
         command += ["--kv-cache-dtype", setting.kv_format.name]
     if longest > 0:
@@ -140,8 +142,10 @@ def _sglang(
 ) -> Configuration:
     """Write SGLang 0.5.23's flags and its adaptive file, whose keys are the batches from which steps apply."""
     longest = max(r.kappa for r in ranges)
-    algorithm = {"model": "STANDALONE", "mtp": "NEXTN"}.get(source.kind, source.kind.upper())
+    algorithm = draft_method(source.kind).sglang or source.kind.upper()
     command = ["python", "-m", "sglang.launch_server", "--model-path", names.target, "--tp-size", str(setting.on.tp)]
+    if setting.gpu_memory_utilization is not None:
+        command += ["--mem-fraction-static", f"{setting.gpu_memory_utilization:g}"]
     command += ["--max-running-requests", str(last)]
     if setting.kv_format is not None:
         # SGLang knows fp8 by its layout of bits only.

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.cost import DEFAULT_UTILIZATION, require_ranks
+from specplan.decide.cost import require_ranks
 from specplan.decide.engine_configuration import (
     ENGINES,
     HEAD_PATH,
@@ -21,7 +21,7 @@ from specplan.decide.engine_configuration import (
     engine_warnings,
     prediction_modules,
 )
-from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, sequences_left, times
+from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, pool_of, times
 from specplan.decide.step_source import NO_SOURCE, Loads, StepSource, loads, most_kappa, on_engine
 from specplan.errors import InputError
 from specplan.timing.measured_steps import MeasuredTable
@@ -93,7 +93,8 @@ def schedule(
     margin: float = MARGIN,
     layer: str = "modelled",
     kv_format: NumberFormat | None = None,
-    gpu_memory_utilization: float = DEFAULT_UTILIZATION,
+    engine_version: str | None = None,
+    gpu_memory_utilization: float | None = None,
     draft_path: str | None = None,
     target_path: str | None = None,
     temperature: float = 0.0,
@@ -137,7 +138,7 @@ def schedule(
     _check(engine, source, contexts, max_batch, max_kappa)
     if not 0 <= margin < 1:
         raise InputError(f"--margin {margin:g}: must be at least 0 and below 1")
-    if not 0 < gpu_memory_utilization <= 1:
+    if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
         raise InputError(f"--gpu-memory-utilization {gpu_memory_utilization:g}: must lie in (0, 1]")
     if not (math.isfinite(temperature) and temperature >= 0):
         raise InputError(f"--temperature {temperature:g}: must be finite and at least 0")
@@ -146,6 +147,7 @@ def schedule(
         on=machine(accelerator, engine, tp, layer),
         kv_format=kv_format,
         max_kappa=max_kappa,
+        engine_version=engine_version,
         gpu_memory_utilization=gpu_memory_utilization,
         tables=tables,
     )
@@ -155,7 +157,7 @@ def schedule(
         require_ranks(placed.model, tp)
     setting = _whole_turns(setting, placed)
     of = loads(target, placed, tp, kv_format)
-    fitting = sequences_left(setting, placed, contexts[0])
+    fitting = pool_of(setting, placed, contexts[0]).requests
     last = max_batch if max_batch is not None else min(max(fitting, 1), MAX_BATCH)
     if engine == "sglang" and source.kind == "ngram" and source.kappa is None and source.nodes is None:
         placed = _best_budget(setting, source, of, contexts[0], last)

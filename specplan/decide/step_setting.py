@@ -7,9 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.cost import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE
 from specplan.decide.step_source import Loads, StepSource, StepTime, most_kappa, step_time
-from specplan.formulas import kv_cache, parameters
+from specplan.memory.pool import Drafting, Pool, Serving, pool
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import Machine
 from specplan.values.formats import NumberFormat
@@ -34,8 +33,9 @@ class Setting:
     on: Machine
     kv_format: NumberFormat | None = None
     max_kappa: int = MAX_KAPPA
-    gpu_memory_utilization: float = DEFAULT_UTILIZATION
-    workspace_bytes: float = DEFAULT_WORKSPACE
+    engine_version: str | None = None
+    gpu_memory_utilization: float | None = None
+    workspace_bytes: float | None = None
     price_per_hour: float | None = None
     tables: Mapping[str, MeasuredTable] | None = None
 
@@ -91,32 +91,19 @@ def best_kappa(
     return np.asarray(ks[np.argmin(found.per_token_s, axis=1)], np.int64)
 
 
-def device_bytes(setting: Setting, source: StepSource, context_len: int) -> float:
-    """Bytes on each rank that a source takes from the pool beside its weights and cache.
+def pool_of(setting: Setting, source: StepSource, context_len: int, kappa: int | None = None) -> Pool:
+    """The engine's pool for requests of `context_len` tokens while `source` drafts `kappa` tokens, its longest if None.
 
-    vLLM's n-gram of the default runner keeps the ids of all slots on the card, 4 bytes each.
+    One answer with `specplan blocks`: see `specplan.memory.pool.pool`.
     """
-    on_card = source.kind in ("ngram", "ngram-gpu") and setting.on.engine.draft_order == "vllm"
-    return 4.0 * MAX_BATCH * context_len if on_card else 0.0
-
-
-def sequences_left(setting: Setting, source: StepSource, context_len: int) -> int:
-    """Whole requests of `context_len` tokens whose cache fits beside target, draft and workspace.
-
-    A drafting request also owns the slots of its verified and, for models, of its looked-ahead positions, and a
-    recurrent state per drafted token.
-    """
-    card, tp = setting.on.accelerator, setting.on.tp
-    memory = card.memory_torch_bytes or card.memory_driver_bytes or 0.0
-    models = [setting.target, *([source.model] if source.model is not None else [])]
-    pool = (
-        memory * setting.gpu_memory_utilization
-        - sum(parameters.resident_bytes(m, tp) for m in models)
-        - setting.workspace_bytes
-        - device_bytes(setting, source, context_len)
+    serving = Serving(
+        engine=setting.on.engine.name.removesuffix("-cpu"),
+        version=setting.engine_version,
+        tp=setting.on.tp,
+        utilization=setting.gpu_memory_utilization,
+        kv_cache_dtype="auto" if setting.kv_format is None else setting.kv_format.name,
+        workspace_bytes=setting.workspace_bytes,
     )
-    kappa = most_kappa(source, setting.max_kappa)
-    slots = 1 + kappa + (kappa if source.is_model else 0)
-    per_sequence = sum(float(kv_cache.kv_bytes_stored(m, context_len + slots, setting.kv_format, tp)) for m in models)
-    per_sequence += kappa * float(kv_cache.kv_bytes_stored(setting.target, 0, setting.kv_format, tp))
-    return int(kv_cache.pool_sequences(pool, per_sequence))
+    k = most_kappa(source, setting.max_kappa) if kappa is None else kappa
+    drafting = Drafting(method=source.kind, kappa=k, model=source.model, nodes=source.nodes) if k else None
+    return pool(setting.target, setting.on.accelerator, serving, max(context_len, 1), drafting)

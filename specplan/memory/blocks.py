@@ -83,6 +83,8 @@ class BlocksReport:
     binding : str
         What limits concurrency.
     alternatives : tuple of Alternative
+    slots : int
+        That a drafting request owns behind its tokens.
     """
 
     target: str
@@ -93,6 +95,12 @@ class BlocksReport:
     price: DraftPrice | None
     binding: str
     alternatives: tuple[Alternative, ...]
+    slots: int = 0
+
+    @property
+    def together(self) -> tuple[int, ...]:
+        """Whole requests of full length that decode together, without and with the draft and its slots."""
+        return (self.plain.requests(), *(() if self.speculative is None else (self.speculative.requests(self.slots),)))
 
     @property
     def decided(self) -> PoolPrediction:
@@ -158,7 +166,7 @@ def vllm_blocks(
         free = replace(speculation, method="ngram", model=None, prompt_lookup=(5, 5), probabilistic=False)
         changes.append(("n-gram drafts in place of the model", lambda: predict(flags, free, None)))
     label = None if speculation is None else _label(speculation.method, draft)
-    return _report(model, card, label, plain, with_draft, changes)
+    return _report(model, card, label, plain, with_draft, changes, 0 if speculation is None else speculation.slots)
 
 
 def sglang_blocks(
@@ -191,7 +199,7 @@ def sglang_blocks(
         free = replace(speculation, algorithm="NGRAM", draft_model=None, num_draft_tokens=12)
         changes.append(("--speculative-algorithm NGRAM", lambda: predict(flags, free, None)))
     label = None if speculation is None else _label(speculation.algorithm, draft)
-    return _report(model, card, label, plain, with_draft, changes)
+    return _report(model, card, label, plain, with_draft, changes, 0 if speculation is None else speculation.slots)
 
 
 def halved(draft: Model) -> Model:
@@ -246,6 +254,7 @@ def _report(
     plain: PoolPrediction,
     with_draft: PoolPrediction | None,
     changes: list[tuple[str, Callable[[], PoolPrediction]]],
+    slots: int,
 ) -> BlocksReport:
     decided = with_draft or plain
     alternatives = []
@@ -274,4 +283,5 @@ def _report(
         price=None if with_draft is None else draft_price(plain, with_draft),
         binding=binding_constraint(decided),
         alternatives=tuple(alternatives),
+        slots=slots,
     )

@@ -116,3 +116,13 @@ class PoolPrediction:
     def rank(self) -> RankTerms:
         """The rank that decides."""
         return self.ranks[self.decisive]
+
+    def requests(self, slots: int = 0) -> int:
+        """Whole requests of `max_model_len` tokens that own `slots` more each: what decodes together at that length."""
+        if self.plan is not None:
+            return self.plan.requests(self.max_model_len + slots)
+        if self.tokens is None:
+            return 0
+        page = int(self.settings.get("page_size", 1))
+        held = int(self.tokens.best) // (-(-(self.max_model_len + slots) // page) * page)
+        return int(min(held, self.extra.get("state_requests", held)))

@@ -371,6 +371,7 @@ def predict_sglang(
                 "state_slots": float(pool.slots),
                 "draft_reserve_per_token_bytes": pool.reserve,
             }
+            | ({"state_requests": float(_by_states(flags, pool.slots))} if pool.slots else {})
         ),
         printed=MappingProxyType(_printed(pool, flags)),
         assumptions=tuple(notes),
@@ -543,7 +544,12 @@ def running_requests(
     asked = _asked_running(f, speculation)
     running = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked
     running = min(running, tokens // 2)
-    return min(running, state_slots // (1 if f.disable_radix_cache else STATE_SLOTS)) if state_slots else running
+    return min(running, _by_states(f, state_slots)) if state_slots else running
+
+
+def _by_states(f: SglangFlags, state_slots: int) -> int:
+    """Requests that the slots of recurrent states serve."""
+    return state_slots // (1 if f.disable_radix_cache else STATE_SLOTS)
 
 
 def _printed(pool: _Pool, f: SglangFlags) -> dict[str, float]:

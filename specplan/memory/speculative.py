@@ -13,31 +13,20 @@ from typing import Any, Final
 
 from specplan.errors import InputError
 from specplan.units import LARGEST_COUNT
-
-MTP_NAMES: Final = frozenset({
-    "deepseek_mtp", "dots3_note_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp", "glm_ocr_mtp",
-    "ernie_mtp", "nemotron_h_mtp", "exaone_moe_mtp", "exaone4_5_mtp", "qwen3_next_mtp", "qwen4_exp_mtp",
-    "qwen3_5_mtp", "longcat_flash_mtp", "bailing_hybrid_v3_mtp", "minimax_m3_mtp", "bailing_hybrid_mtp",
-    "kimi_k3_mtp", "pangu_ultra_moe_mtp", "step3p5_mtp", "hy_v3_mtp", "hy_v4_mtp", "gemma4_mtp", "inkling_mtp",
-    "glm5_next_mtp", "mtp",
-})  # fmt: skip
-"""Names that vLLM rewrites to ``mtp``."""
+from specplan.values import draft_methods
 
 METHODS: Final = (
-    "ngram", "ngram_gpu", "medusa", "mlp_speculator", "draft_model", "suffix", "custom_class", "eagle", "eagle3",
-    "extract_hidden_states", "dflash", "dspark", "mtp",
+    *dict.fromkeys(m.vllm for m in draft_methods.METHODS.values() if m.vllm), "custom_class", "extract_hidden_states",
 )  # fmt: skip
-"""Methods after renaming."""
+"""vLLM's methods after renaming."""
 
-SYNCHRONOUS: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator", "custom_class"})
+SYNCHRONOUS: Final = frozenset({"custom_class", *(m.vllm for m in draft_methods.METHODS.values() if m.older_runner)})
 """Methods with which vLLM turns asynchronous scheduling off."""
 
-RUNNER_V1: Final = frozenset({"suffix", "medusa", "mlp_speculator", "custom_class"})
+RUNNER_V1: Final = SYNCHRONOUS - {"ngram"}
 """Methods with which vLLM falls back to model runner V1."""
 
-MODEL_DRAFTS: Final = frozenset({
-    "draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp", "medusa", "mlp_speculator",
-})  # fmt: skip
+MODEL_DRAFTS: Final = frozenset(m.vllm for m in draft_methods.METHODS.values() if m.by != "matcher")
 """Methods that load a draft with weights (Medusa and MLP speculators cache nothing)."""
 
 _FIELDS: Final = frozenset({
@@ -77,6 +66,8 @@ class Speculation:
     parallel_drafting, heterogeneous_vocab : bool
     max_model_len : int or None
         The draft's own limit.
+    older_runner : bool
+        Started on model runner V1 (``VLLM_USE_V2_MODEL_RUNNER=0``), whatever the method needs.
     """
 
     method: str
@@ -90,11 +81,18 @@ class Speculation:
     parallel_drafting: bool = False
     heterogeneous_vocab: bool = False
     max_model_len: int | None = None
+    older_runner: bool = False
 
     @property
     def has_draft_model(self) -> bool:
         """Whether a draft with weights is loaded."""
         return self.method in MODEL_DRAFTS
+
+    @property
+    def slots(self) -> int:
+        """Cache slots that a request owns behind its tokens: the drafts, and where the next ones are written."""
+        known = [m for m in draft_methods.METHODS.values() if m.vllm == self.method]
+        return known[0].slots(self.num_speculative_tokens) if known else self.num_speculative_tokens
 
 
 def parse_speculative_config(
@@ -256,7 +254,7 @@ def _method(config: Mapping[str, Any]) -> str:
         if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", model) and not model.endswith((".yaml", ".yml", ".json")):
             return "custom_class"
         method = "draft_model"
-    if method in MTP_NAMES:
+    if method in (*draft_methods.MTP_NAMES, "mtp"):
         return "mtp"
     if method not in METHODS:
         raise InputError(f"--speculative-config: unknown method {method!r}; one of {', '.join(METHODS)}")
@@ -341,7 +339,7 @@ def _choice(config: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> s
     return str(value)
 
 
-SGLANG_ALGORITHMS: Final = ("NGRAM", "STANDALONE", "EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP", "DFLASH", "DSPARK")
+SGLANG_ALGORITHMS: Final = (*(m.sglang for m in draft_methods.METHODS.values() if m.sglang), "FROZEN_KV_MTP")
 """Values of SGLang's ``--speculative-algorithm`` (NEXTN is EAGLE with the target's own prediction layers)."""
 
 
@@ -362,6 +360,11 @@ class SglangSpeculation:
     draft_model: str | None
     num_draft_tokens: int
     draft_kv_cache_dtype: str | None = None
+
+    @property
+    def slots(self) -> int:
+        """Cache slots that a request owns behind its tokens (`mem_cache/allocation_sizing.py`)."""
+        return 2 * self.num_draft_tokens
 
 
 def sglang_speculation(

@@ -384,7 +384,9 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
     batched = f.max_num_batched_tokens or batched
     method = speculation.method if speculation is not None else None
     runner_v2 = rules.runner_v2 and not cpu and method not in RUNNER_V1
-    if speculation is not None and (speculation.heterogeneous_vocab or speculation.parallel_drafting):
+    if speculation is not None and speculation.older_runner:
+        runner_v2 = False
+    elif speculation is not None and (speculation.heterogeneous_vocab or speculation.parallel_drafting):
         runner_v2 = runner_v2 and method in ("dflash", "dspark")
     asynchronous = f.async_scheduling if f.async_scheduling is not None else method not in SYNCHRONOUS
     batches = f.pp

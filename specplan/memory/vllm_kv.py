@@ -182,6 +182,8 @@ class CachePlan:
         For `max_model_len` tokens.
     padding_layers : int
         Empty layer slots: group size x groups - layers.
+    settings : CacheSettings
+        That it was planned for.
     """
 
     num_blocks: int
@@ -193,6 +195,12 @@ class CachePlan:
     bytes_per_block: tuple[int, ...]
     blocks_per_request: int
     padding_layers: int
+    settings: CacheSettings
+
+    def requests(self, length: int) -> int:
+        """Whole requests that own `length` slots each, beside the permanent null block."""
+        each = sum(group.blocks_per_request(length, self.settings) for group in self.groups)
+        return (self.num_blocks - 1) // each
 
 
 def pages_per_request(layer: CacheLayer, length: int, settings: CacheSettings) -> int:
@@ -311,6 +319,7 @@ def plan_cache(
         bytes_per_block=per_block,
         blocks_per_request=per_request,
         padding_layers=slots - sum(len(group.layers) for group in groups),
+        settings=replace(settings, max_model_len=length),
     )
 
 

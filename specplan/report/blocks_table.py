@@ -110,6 +110,12 @@ def blocks_document(r: BlocksReport) -> dict[str, Any]:
             "memory_bytes": whole(round(price.memory_bytes)),
             "layout_bytes": whole(round(price.layout_bytes)),
         },
+        "requests_together": {
+            "length": r.decided.max_model_len,
+            "slots": r.slots,
+            "without_draft": r.together[0],
+            "with_draft": None if r.speculative is None else r.together[1],
+        },
         "binding_constraint": r.binding,
         "alternatives": [
             {
@@ -152,6 +158,11 @@ def print_blocks(r: BlocksReport, console: Console) -> None:
         if pool.refusal or pool.longest < pool.max_model_len:
             console.print(f"{name}: the largest max_model_len that starts is {pool.longest:,}")
     console.print(f"binding: {escape(r.binding)}")
+    if r.speculative is not None:
+        console.print(
+            f"decoding together: {r.together[0]:,} requests without, {r.together[1]:,} with the draft, whose "
+            f"{r.slots} slots each owns behind its tokens"
+        )
     if r.price is not None:
         console.print(_price(r.price), soft_wrap=True)
     for a in r.alternatives:

@@ -6,7 +6,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from specplan.decide.cost import CostReport, ModelCost, Pool, fits_line
+from specplan.decide.cost import CostReport, ModelCost, fits_line
+from specplan.decide.engine_cost import EngineCost
+from specplan.memory.plain import PlainPool
+from specplan.memory.pool import Pool
 from specplan.report.json_document import whole
 from specplan.units import format_bytes, format_count, format_gib, format_seconds
 
@@ -25,6 +28,7 @@ PROVENANCE: Final[dict[str, str]] = {
     "alpha_dagger": "derived",
     "pool": "derived",
     "pool_with_draft": "derived",
+    "engine": "modelled",
     "verified_positions": "exact",
     "ridge_positions": "derived",
     "workspace_bytes": "assumed",
@@ -55,7 +59,7 @@ def _model(m: ModelCost) -> dict[str, Any]:
     }
 
 
-def _pool(p: Pool) -> dict[str, Any]:
+def _pool(p: PlainPool) -> dict[str, Any]:
     return {
         "weights_bytes_per_rank": whole(p.weights_bytes_per_rank),
         "kv_bytes_per_rank": whole(p.kv_bytes_per_rank),
@@ -63,6 +67,27 @@ def _pool(p: Pool) -> dict[str, Any]:
         "bytes_per_sequence_per_rank": whole(p.bytes_per_sequence_per_rank),
         "tokens": p.tokens,
         "sequences": p.sequences,
+    }
+
+
+def pool_document(p: Pool) -> dict[str, Any]:
+    """An engine's pool, as every command writes it."""
+    return {
+        "basis": p.basis,
+        "length": p.length,
+        "slots": p.slots,
+        "tokens": p.tokens,
+        "requests": p.requests,
+        "bytes_per_rank": whole(p.bytes_per_rank),
+        "binding": p.binding,
+        "longest": p.longest,
+    }
+
+
+def _engine(e: EngineCost) -> dict[str, Any]:
+    return {
+        "pool": pool_document(e.pool),
+        "pool_with_draft": None if e.pool_with_draft is None else pool_document(e.pool_with_draft),
     }
 
 
@@ -97,6 +122,7 @@ def cost_document(r: CostReport) -> dict[str, Any]:
     document |= {
         "pool": _pool(r.pool),
         "pool_with_draft": None if r.pool_with_draft is None else _pool(r.pool_with_draft),
+        "engine": None if r.engine is None else _engine(r.engine),
         "tokens_lost_fraction": r.tokens_lost_fraction,
         "sequences_lost_fraction": r.sequences_lost_fraction,
         "verified_positions": r.verified_positions,
@@ -151,7 +177,7 @@ def _pool_rows(table: Table, r: CostReport) -> None:
     def row(label: str, cells: list[str], mark: str = "derived") -> None:
         table.add_row(label, *cells, *[""] * (2 - len(cells)), mark)
 
-    row("KV pool per rank", [format_gib(p.kv_bytes_per_rank) for p in pools])
+    row("KV pool per rank, plain subtraction", [format_gib(p.kv_bytes_per_rank) for p in pools])
     row("tokens in the pool", [f"{p.tokens:,}" for p in pools])
     row(f"whole sequences at {r.max_model_len:,}", [f"{p.sequences:,}" for p in pools])
     tokens, sequences = r.tokens_lost_fraction, r.sequences_lost_fraction
@@ -159,6 +185,15 @@ def _pool_rows(table: Table, r: CostReport) -> None:
         row("lost to the draft: tokens", ["", f"{tokens:.1%}"])
     if sequences is not None:
         row("lost to the draft: sequences", ["", f"{sequences:.1%}"])
+
+
+def _engine_rows(table: Table, r: CostReport) -> None:
+    if r.engine is None:
+        return
+    held = [p for p in (r.engine.pool, r.engine.pool_with_draft) if p is not None]
+    mark = "derived" if held[0].prediction is None else "modelled"
+    cells = [f"{p.requests:,}" for p in held]
+    table.add_row(f"requests of {held[0].length:,} (see blocks)", *cells, *[""] * (2 - len(cells)), mark)
 
 
 def print_cost(r: CostReport, console: Console) -> None:
@@ -176,6 +211,10 @@ def print_cost(r: CostReport, console: Console) -> None:
     _print_table(console, ("speculation", "", "", "figure is"), r, _answer_rows)
     title = f"memory: {r.gpu_memory_utilization:g} of {format_gib(r.memory_bytes)} ({r.memory_source})"
     _print_table(console, (title, "target alone", "with draft" if r.draft else "", "figure is"), r, _pool_rows)
+    if r.engine is not None:
+        name = r.engine.pool.basis.partition(":")[0].removeprefix("blocks of ")
+        heads = (f"in {name}", "target alone", "with draft" if r.draft else "", "figure is")
+        _print_table(console, heads, r, _engine_rows)
     for pool, who in ((r.pool, r.target.name), (r.pool_with_draft, "with the draft, it")):
         line = None if pool is None else fits_line(pool)
         if line:

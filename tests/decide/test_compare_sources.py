@@ -12,6 +12,7 @@ from specplan.decide.step_setting import BANDS, Setting, best_kappa, times
 from specplan.decide.step_source import NO_SOURCE, StepSource, loads, on_engine, step_time
 from specplan.decide.step_source_text import parse_step_source
 from specplan.errors import InputError
+from specplan.memory.vllm import VllmFlags, predict_vllm
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.measured_steps import measured_table
@@ -162,11 +163,13 @@ def test_drafts_leave_less_room_and_matchers_hardly_any():
     assert none.sequences_lost == 0
     assert none.throughput_ratio == pytest.approx(1)
     assert 0 <= ngram.sequences_lost <= 1
-    # The chapter's loss of 10%, from the same pool as `cost`, less the slots of one step.
-    priced = cost(BIG, H100, draft=DRAFT, tp=4, kappa=3, max_model_len=8192)
-    assert priced.pool_with_draft is not None
-    assert none.sequences in (priced.pool.sequences, priced.pool.sequences - 1)
-    assert model.sequences in (priced.pool_with_draft.sequences, priced.pool_with_draft.sequences - 1)
+    # The same pool as `cost` and `blocks`, block by block.
+    priced = cost(BIG, H100, draft=DRAFT, tp=4, kappa=3, max_model_len=8192, engine="vllm")
+    assert priced.engine is not None
+    assert priced.engine.pool_with_draft is not None
+    assert none.sequences == priced.engine.pool.requests
+    assert model.sequences == priced.engine.pool_with_draft.requests
+    assert int(predict_vllm(BIG, H100, VllmFlags(tp=4, max_model_len=8192)).concurrency.best) == none.sequences
 
 
 def test_a_model_that_does_not_fit_serves_nothing():

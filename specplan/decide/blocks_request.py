@@ -1,16 +1,12 @@
 """What `specplan blocks` was asked, turned into the planner's arguments; loading by name happens here."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
-from specplan.decide.startup_log import Told, card_called, check_log
+from specplan.decide.startup_log import Told, card_called
 from specplan.errors import InputError
-from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.blocks import BlocksReport, sglang_blocks, vllm_blocks
 from specplan.memory.sglang import SglangFlags
 from specplan.memory.speculative import (
@@ -21,6 +17,7 @@ from specplan.memory.speculative import (
 from specplan.memory.vllm import VllmFlags, with_encoder_budget
 from specplan.specs.catalog import load_model
 from specplan.specs.huggingface.vision import tower_beside
+from specplan.values.draft_methods import draft_method
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 
@@ -50,29 +47,17 @@ class BlocksRequest:
     num_draft_tokens: int | None
 
 
-def run_blocks(request: BlocksRequest, *, as_json: bool) -> bool:
-    """Predict and print; whether the engine would start."""
+def predict_blocks(request: BlocksRequest) -> BlocksReport:
+    """The pools that an engine would size, without and with what drafts."""
     if request.target is None:
         raise InputError("name a target, such as llama3-70b, or give --from-log (list targets: specplan models)")
     card = card_called(request.gpu or (None if request.gpu_memory else "h100-sxm"), request.gpu_memory)
     model = load_model(request.target)
     if request.engine == "vllm":
-        report = _vllm(request, model, card)
-    elif request.engine == "sglang":
-        report = _sglang(request, model, card)
-    else:
-        raise InputError(f"--engine {request.engine}: one of vllm, sglang")
-    if as_json:
-        from specplan.report import blocks_table, json_document
-
-        typer.echo(json_document.render(blocks_table.blocks_document(report)))
-    else:
-        from rich.console import Console
-
-        from specplan.report.blocks_table import print_blocks
-
-        print_blocks(report, Console())
-    return report.starts
+        return _vllm(request, model, card)
+    if request.engine == "sglang":
+        return _sglang(request, model, card)
+    raise InputError(f"--engine {request.engine}: one of vllm, sglang")
 
 
 _VLLM_ALONE: Final = {
@@ -131,8 +116,8 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
         draft = load_model(speculation.model)
         if request.draft is not None and draft.draft_method:
             # A checkpoint of a head is no stand-alone draft model, whatever option names it.
-            method = draft.draft_method
-            speculation = replace(speculation, method=method, parallel_drafting=method == "dflash")
+            method = draft_method(draft.draft_method)
+            speculation = replace(speculation, method=method.vllm or method.name, parallel_drafting=method.one_pass)
     report = vllm_blocks(model, card, flags, speculation, draft)
     return _noted(_with_assumed_tokens(report, request), note)
 
@@ -185,12 +170,6 @@ def _with_assumed_tokens(report: BlocksReport, request: BlocksRequest) -> Blocks
     return replace(report, speculative=replace(report.speculative, assumptions=(*report.speculative.assumptions, note)))
 
 
-_SGLANG_METHOD: Final = {
-    "": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "dflash": "DFLASH",
-}  # fmt: skip
-"""Kind of a draft -> the algorithm that runs it, where --draft is all that is said."""
-
-
 def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksReport:
     if request.speculative_config is not None:
         raise InputError("--speculative-config is vLLM's; SGLang takes --speculative-algorithm")
@@ -211,7 +190,7 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
     path = request.algorithm_draft or request.draft
     draft = None if path is None else load_model(path)
     if name is None and draft is not None:
-        name = _SGLANG_METHOD.get(draft.draft_method)
+        name = draft_method(draft.draft_method or "model").sglang
         if name is None:
             raise InputError(f"SGLang drafts with no {draft.draft_method} head")
     speculation = None
@@ -223,11 +202,9 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
     return sglang_blocks(model, card, flags, speculation, draft)
 
 
-def run_log(request: BlocksRequest, path: str, *, as_json: bool) -> None:
-    """Read a log, predict what it should say, print both."""
-    log = read_startup_log(sys.stdin.buffer if path == "-" else path)
-    source = "standard input" if path == "-" else path
-    told = Told(
+def told_beside(request: BlocksRequest) -> Told:
+    """What the user states beside a start-up log."""
+    return Told(
         target=request.target,
         draft=request.draft,
         gpu=request.gpu,
@@ -236,14 +213,3 @@ def run_log(request: BlocksRequest, path: str, *, as_json: bool) -> None:
         vllm=_given({**request.common, **request.vllm}),
         sglang=_given({**request.common, **request.sglang}),
     )
-    check = check_log(log, source, told)
-    if as_json:
-        from specplan.report import blocks_table, json_document
-
-        typer.echo(json_document.render(blocks_table.check_document(check)))
-    else:
-        from rich.console import Console
-
-        from specplan.report.blocks_table import print_check
-
-        print_check(check, Console())
