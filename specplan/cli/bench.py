@@ -27,11 +27,12 @@ def bench(
     """Measure step time against width, batch and context with random weights at true shapes."""
     from specplan import units
     from specplan.errors import InputError
+    from specplan.files.writing import write_whole
     from specplan.harness.bench import BenchJob
     from specplan.harness.bench import bench as measure
     from specplan.report import bench_table, json_document
     from specplan.report.measured_table import wide_console
-    from specplan.report.output_file import output_path, write_whole
+    from specplan.report.output_file import output_path
     from specplan.report.progress import Bars
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator

@@ -25,11 +25,12 @@ def calibrate(
     """Measure this device and write a hardware profile: bandwidth, matmul rate by positions and format, launches."""
     from specplan import units
     from specplan.errors import InputError
+    from specplan.files.writing import write_whole
     from specplan.harness.calibrate import CalibrateJob
     from specplan.harness.calibrate import calibrate as measure
     from specplan.report import calibration_table, json_document
     from specplan.report.measured_table import wide_console
-    from specplan.report.output_file import output_path, write_whole
+    from specplan.report.output_file import output_path
     from specplan.report.progress import Bars
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import dump_accelerator, load_accelerator

@@ -13,8 +13,7 @@ def import_(
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
     """Turn a Hugging Face config, checkpoint folder or GGUF file into a model spec, and show what it counts."""
-    from pathlib import Path
-
+    from specplan.files.writing import write_whole
     from specplan.report import import_report, json_document, output_file
     from specplan.specs import importing
     from specplan.specs.model_yaml import ModelFile, dump_model_yaml
@@ -23,7 +22,7 @@ def import_(
     found, summary = importing.import_source(source, assume=assume, name=name)
     text = dump_model_yaml(ModelFile(model=found.model))
     if target is not None:
-        output_file.write_text(Path(target), text)
+        write_whole(target, text)
     if output == "-":
         typer.echo(text, nl=False)
         return

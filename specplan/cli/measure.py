@@ -33,6 +33,7 @@ def measure(
     from pathlib import Path
 
     from specplan.errors import InputError
+    from specplan.files.writing import write_whole
     from specplan.harness.job import MeasureJob, run_job
     from specplan.report import json_document, measure_report
     from specplan.report.measured_table import wide_console
@@ -66,7 +67,7 @@ def measure(
     document = measure_report.measure_document(
         found.inputs, found.speeds, found.plain, passes, found.mean_context_len, found.engine
     )
-    (folder / "summary.json").write_text(json_document.render(document) + "\n", encoding="utf-8")
+    write_whole(folder / "summary.json", json_document.render(document) + "\n")
     picture = folder / "plane.svg"
     if found.speeds:
         measure_report.draw_measurement(found.speeds, picture, f"{target}, measured")

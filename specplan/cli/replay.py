@@ -56,8 +56,8 @@ def replay(
     from specplan import units
     from specplan.decide.drift import alert_threshold
     from specplan.decide.pricing import Pair
+    from specplan.files.lines import BrokenLog
     from specplan.propose.spelling import grid_of, parse_source
-    from specplan.records.lines import BrokenLog
     from specplan.replay.read import TraceReader, find_files
     from specplan.replay.run import ReplayPlan, run
     from specplan.replay.runners import runner_of

@@ -19,9 +19,9 @@ from specplan.decide.source_text import (
 )
 from specplan.decide.step_source import eagle_head, mtp_head
 from specplan.errors import InputError
+from specplan.files.reading import read_text
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
-from specplan.specs.text_files import read_text
 from specplan.values import formats
 from specplan.values.model import Model
 

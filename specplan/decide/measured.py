@@ -135,7 +135,7 @@ def summarise(
     Raises
     ------
     InputError
-        If there is neither a tally nor means.
+        If there is neither a tally nor means, or they break a law (`specplan.records.laws`).
 
     Examples
     --------
@@ -150,6 +150,7 @@ def summarise(
         if means is None:
             raise InputError(f"{source}: nothing was measured")
         return _of_means(means, source, tag)
+    tally.check_integrity()
     drafts, drafted, accepted = tally.drafts, tally.drafted_tokens, tally.accepted_tokens
     at, reached = tally.accepted_at, tally.tested_at
     alpha = _alpha(tally, confidence)

@@ -14,6 +14,8 @@ from specplan.decide.engine_speed import EngineSpeed
 from specplan.decide.measured import MeasuredSource, summarise
 from specplan.decide.measured_speed import MeasuredSpeed, PassTimes, measured_speed
 from specplan.errors import InputError
+from specplan.files.lines import BrokenLog, read_lines
+from specplan.files.writing import Lines
 from specplan.harness.causal_lm import CausalLM
 from specplan.harness.loop import Generated, Request, SpeculativeLoop
 from specplan.harness.pass_times import PassClock
@@ -22,7 +24,6 @@ from specplan.harness.verifiers import Sampling
 from specplan.propose.spelling import SglangNgramSource
 from specplan.propose.vocab_mapping import VocabMapping
 from specplan.records.files import StepWriter, read_steps
-from specplan.records.lines import BrokenLog, read_lines
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 
@@ -183,8 +184,7 @@ class Outputs:
     def __init__(self, path: Path, done: set[tuple[str, str]]) -> None:
         rows = _read_lines(path) if path.exists() else []
         self._kept = [row for row in rows if (row["source"], row["id"]) in done]
-        path.write_text("".join(json.dumps(row) + "\n" for row in self._kept), encoding="utf-8")
-        self._file = path.open("a", encoding="utf-8")
+        self._lines = Lines(path, lambda: map(json.dumps, self._kept))
 
     def earlier(self, source: str) -> list[dict[str, Any]]:
         """Rows of an interrupted run, in the order in which its requests ended."""
@@ -202,14 +202,14 @@ class Outputs:
             "emitted_token_ids": generated.emitted,
             **more,
         }
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        self._lines.write(row)
+        self._lines.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._lines.close()
 
 
 def _run(
@@ -266,7 +266,8 @@ class _Clocks:
         self._drafts, self._batch = drafts, settings.batch
         doubled = {2**i for i in range(widest.bit_length()) if 2**i <= widest}
         self._widths = sorted(doubled | {1 + draft_length(s) for s in sources})
-        self._file = path.open("a" if resumed else "w", encoding="utf-8")
+        kept = _read_lines(path) if resumed and path.exists() else []
+        self._lines = Lines(path, lambda: map(json.dumps, kept))
 
     def round(self, source: Source, context_len: int) -> None:
         """Time one round behind `context_len` tokens, for `source`."""
@@ -276,14 +277,14 @@ class _Clocks:
         if isinstance(source, ModelSource):
             clock = PassClock(self._drafts.model(source), [1], capacity=self._capacity, batch=self._batch)
             row["draft_s"] = clock.round(context_len)[1] / self._batch
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        self._lines.write(row)
+        self._lines.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._lines.close()
 
 
 def read_measurement(folder: Path) -> Measurement:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError
+from specplan.files.lines import BrokenLog, read_lines
+from specplan.files.reading import DECODE_ERRORS, is_there, open_binary, peek
 from specplan.ingest.bench import is_bench_result, read_bench
 from specplan.ingest.fetch import TIMEOUT_S, fetch_text, is_url, looks_like_html
 from specplan.ingest.logs import read_log
@@ -17,7 +19,6 @@ from specplan.ingest.prometheus import ENGINE_PREFIXES, between, observations, p
 from specplan.ingest.responses import read_responses, read_server_info, read_step_records, server_info
 from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
-from specplan.records.lines import DECODE_ERRORS, BrokenLog, is_there, open_binary, peek, read_lines
 
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+(/|$)")
 _MAX_DOCUMENT_BYTES: Final = 256 * 2**20

@@ -129,16 +129,27 @@ class StepColumns:
     def check_integrity(self) -> None:
         """Raise `InputError` at the first row whose counts contradict one another."""
         laws = {
-            "0 <= accepted <= drafted": (self.accepted >= 0) & (self.accepted <= self.drafted),
-            "accepted <= tested <= accepted + 1": (self.tested - self.accepted >= 0)
-            & (self.tested - self.accepted <= 1),
-            "drafted <= verified": self.drafted <= self.verified,
-            "0 <= emitted <= accepted + 1": (self.emitted >= 0) & (self.emitted <= self.accepted + 1),
+            "0 <= accepted <= tested": (("accepted", self.accepted), ("tested", self.tested)),
+            "tested <= drafted": (("tested", self.tested), ("drafted", self.drafted)),
+            "tested <= accepted + 1": (("tested", self.tested), ("accepted + 1", self.accepted + 1)),
+            "drafted <= verified": (("drafted", self.drafted), ("verified", self.verified)),
+            "1 <= emitted": (("1", np.ones_like(self.emitted)), ("emitted", self.emitted)),
+            "emitted <= accepted + 1": (("emitted", self.emitted), ("accepted + 1", self.accepted + 1)),
         }
-        for law, holds in laws.items():
-            if not holds.all():
-                row = int(np.flatnonzero(~holds)[0])
-                raise InputError(f"row {row} of the step records breaks {law}")
+        for law, ((low, a), (high, b)) in laws.items():
+            broken = np.flatnonzero((a > b) | (a < 0))
+            if broken.size:
+                row = int(broken[0])
+                raise InputError(f"row {row} of the step records breaks {law}: {low} {a[row]}, {high} {b[row]}")
+        order = np.lexsort((self.step, self.request, self.source))
+        keys = np.stack((self.source, self.request, self.step))[:, order]
+        twice = np.flatnonzero(np.all(keys[:, 1:] == keys[:, :-1], axis=0))
+        if twice.size:
+            source, request, step = (int(n) for n in keys[:, twice[0]])
+            raise InputError(
+                f"the step records have step {step} of request {self.requests[request]!r} twice "
+                f"({self.sources[source]})"
+            )
 
     def tally(self) -> Tally:
         """The rows' `Tally`, by array sums; equal to `Tally.of_steps` of the rows."""

@@ -1,15 +1,18 @@
 """Step records in JSON lines: written as they come, resumable, and in place only when they are whole."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any, Final, Self
 
 from specplan.errors import InputError
-from specplan.records.lines import BrokenLog, is_there, read_lines
+from specplan.files.documents import json_object
+from specplan.files.lines import BrokenLog, read_lines
+from specplan.files.reading import is_there
+from specplan.files.writing import Lines
+from specplan.records.laws import demand, step_laws
 from specplan.records.step import StepRecord
 
 SCHEMA: Final = "specplan-steps/1"
@@ -17,15 +20,16 @@ _KEYS: Final = {f.name: f for f in fields(StepRecord)}
 _TEXT: Final = ("request", "source", "tag")
 _FLOATS: Final = ("draft_s", "verify_s", "host_s")
 _OPTIONAL: Final = ("match_len", "tested", "verified")
+_LARGEST: Final = 2**53
+"""Above every count of a step, and whole as a double."""
 
 
-def _encode(record: StepRecord) -> str:
-    row = {name: value for name, f in _KEYS.items() if (value := getattr(record, name)) != f.default}
-    return json.dumps(row, separators=(",", ":"))
+def _encode(record: StepRecord) -> dict[str, Any]:
+    return {name: value for name, f in _KEYS.items() if (value := getattr(record, name)) != f.default}
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < _LARGEST
 
 
 def decode_step(row: Mapping[str, Any]) -> StepRecord:
@@ -34,7 +38,7 @@ def decode_step(row: Mapping[str, Any]) -> StepRecord:
     Raises
     ------
     InputError
-        For a missing or unknown key, a wrong type, a negative count, or accepted > drafted.
+        For a missing or unknown key, a wrong type, a negative count, or a broken law of `specplan.records.laws`.
 
     Examples
     --------
@@ -51,7 +55,7 @@ def decode_step(row: Mapping[str, Any]) -> StepRecord:
         if name in _TEXT:
             ok, expected = isinstance(values.get(name, ""), str), "text"
         elif name in _FLOATS:
-            ok, expected = value is None or (type(value) in (int, float) and value >= 0), "seconds >= 0"
+            ok, expected = value is None or (type(value) in (int, float) and 0 <= value < _LARGEST), "seconds >= 0"
         elif name == "overlap":
             ok = value is None or (isinstance(value, list) and all(type(v) in (int, float) for v in value))
             expected = "a list of numbers"
@@ -65,8 +69,7 @@ def decode_step(row: Mapping[str, Any]) -> StepRecord:
         record = StepRecord(**values)
     except TypeError as error:
         raise InputError(f"a step record lacks a field: {error}") from None
-    if record.accepted > record.drafted:
-        raise InputError(f"a step record has accepted {record.accepted} > drafted {record.drafted}")
+    demand(step_laws(record), "counts of a step")
     return record
 
 
@@ -78,19 +81,24 @@ def read_steps(path: Path, broken: BrokenLog | None = None) -> Iterator[StepReco
     path : Path
         What `StepWriter` wrote.
     broken : BrokenLog or None
-        Receives lines that cannot be used; None makes the first of them an error.
+        Receives lines that cannot be used, a step that stands twice among them; None makes the first of them an
+        error.
     """
     log = BrokenLog(fatal=True) if broken is None else broken
+    steps: dict[tuple[str, str], set[int]] = {}
     for number, line in read_lines(path, log):
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise InputError("expected a JSON object")
+            row = json_object(line, "this line")
             if "schema" in row:
                 _check_schema(row, path)
             elif "done" not in row:
-                yield decode_step(row)
-        except (ValueError, InputError, RecursionError) as error:
+                record = decode_step(row)
+                seen = steps.setdefault((record.source, record.request), set())
+                if record.step in seen:
+                    raise InputError(f"step {record.step} of request {record.request!r} stands twice in this file")
+                seen.add(record.step)
+                yield record
+        except InputError as error:
             log.add(path, number, str(error))
 
 
@@ -141,19 +149,10 @@ class StepWriter:
         self.path = path
         self.partial = path.with_name(path.name + ".partial")
         self.done: set[tuple[str, str]] = set()
-        head = {"schema": SCHEMA, "inputs": dict(inputs)}
-        kept: list[str] = []
-        if resume and is_there(self.partial):
-            kept = self._take_up(head)
-        fresh = self.partial.with_name(self.partial.name + ".new")
         if is_there(path) and path.is_dir():
             raise InputError(f"cannot write {path}: it is a folder")
-        try:
-            fresh.write_text("\n".join([json.dumps(head), *kept]) + "\n", encoding="utf-8")
-            fresh.replace(self.partial)
-            self._file: IO[str] = self.partial.open("a", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        head = {"schema": SCHEMA, "inputs": dict(inputs)}
+        self._lines = Lines(self.partial, lambda: [json.dumps(head), *(self._take_up(head) if resume else ())])
 
     def _take_up(self, head: Mapping[str, Any]) -> list[str]:
         """Lines of the partial file that belong to finished requests; a torn last line is no longer there."""
@@ -178,23 +177,17 @@ class StepWriter:
 
     def write(self, records: Iterable[StepRecord]) -> None:
         """Append records."""
-        self._file.writelines(_encode(record) + "\n" for record in records)
+        self._lines.write(*map(_encode, records))
 
     def finish(self, source: str, request: str) -> None:
         """Note that all steps of a request are written; from here on a resumed run will not do it again."""
-        self._file.write(json.dumps({"done": request, "source": source}) + "\n")
-        self._file.flush()
+        self._lines.write({"done": request, "source": source})
+        self._lines.flush()
         self.done.add((source, request))
 
     def commit(self) -> None:
         """Give the file its name; it is whole."""
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self.partial.replace(self.path)
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}: {error.strerror or error}") from None
+        self._lines.commit(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -205,4 +198,4 @@ class StepWriter:
         if kind is None:
             self.commit()
         else:
-            self._file.close()
+            self._lines.close()

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from specplan.records.laws import demand, means_laws
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
@@ -21,6 +23,11 @@ class Means:
         Longest accepted path: the draft length of a chain, the depth of a tree.
     position_rates : tuple of float or None
         Entry i: share of drafts with more than i tokens accepted.
+
+    Raises
+    ------
+    InputError
+        For means that break a law of `specplan.records.laws`.
     """
 
     tokens_per_step: float | None = None
@@ -29,3 +36,7 @@ class Means:
     draft_len: int | None = None
     chain_len: int | None = None
     position_rates: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse means that cannot be."""
+        demand(means_laws(self), "means")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from specplan.errors import InputError
+from specplan.records.laws import demand, tally_laws
 from specplan.records.step import StepRecord
 
 Counts = tuple[int, ...]
@@ -166,29 +166,8 @@ class Tally:
         return None if self.tested_histogram is None else _at_least(self.tested_histogram)
 
     def check_integrity(self) -> None:
-        """Raise `InputError` where the counts contradict one another."""
-        for name, ok in self._laws():
-            if not ok:
-                known = ("steps", "drafts", "drafted_tokens", "accepted_tokens", "accepted_histogram")
-                told = ", ".join(f"{field} {value}" for field in known if (value := getattr(self, field)) is not None)
-                raise InputError(f"counts contradict one another: {name} does not hold ({told[:160]})")
-
-    def _laws(self) -> Iterable[tuple[str, bool]]:
-        if self.drafts is not None and self.steps is not None:
-            yield "drafts <= steps", self.drafts <= self.steps
-        if self.accepted_tokens is not None and self.drafted_tokens is not None:
-            yield "accepted <= drafted tokens", 0 <= self.accepted_tokens <= self.drafted_tokens
-        if self.drafts is not None and self.drafted_tokens is not None:
-            yield "drafts <= drafted tokens", 0 <= self.drafts <= self.drafted_tokens
-        if self.accepted_histogram is not None:
-            hist = self.accepted_histogram
-            yield "no entry of the accepted histogram is negative", min(hist, default=0) >= 0
-            yield "the accepted histogram adds up to drafts", self.drafts in (None, sum(hist))
-            total = sum(j * n for j, n in enumerate(hist))
-            yield "the accepted histogram adds up to accepted tokens", self.accepted_tokens in (None, total)
-        if self.accepted_at is not None and self.tested_at is not None:
-            pairs = zip(self.accepted_at, self.tested_at, strict=False)
-            yield "accepted <= tested at each position", all(a <= t for a, t in pairs)
+        """Raise `InputError` where the counts contradict one another (`specplan.records.laws`)."""
+        demand(tally_laws(self), "counts")
 
     @classmethod
     def of_request(cls, steps: Iterable[StepRecord]) -> "Tally":

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from specplan.errors import InputError
-from specplan.records.lines import BrokenLine, BrokenLog, is_there, read_lines
+from specplan.files.lines import BrokenLine, BrokenLog, read_lines
+from specplan.files.writing import Lines
 from specplan.records.tally import Clusters, Tally
 from specplan.replay.counts import COLUMNS
 from specplan.replay.shards import BatchResult, Counted
@@ -57,7 +58,7 @@ class Checkpoint:
 
     def __init__(self, path: Path | None, inputs: Mapping[str, Any], files: Sequence[Path]) -> None:
         self.path = path
-        self._file: IO[str] | None = None
+        self._lines: Lines | None = None
         self._batches: dict[int, dict[str, Any]] = {}
         self._replicas: dict[tuple[str, int], dict[str, Any]] = {}
         stats = [f.stat() for f in files] if path is not None else []
@@ -66,23 +67,15 @@ class Checkpoint:
     def __enter__(self) -> Self:
         if self.path is None:
             return self
-        kept: list[str] = []
-        if is_there(self.path):
-            kept = self._take_up(self.path)
-        fresh = self.path.with_name(self.path.name + ".new")
-        try:
-            fresh.write_text("\n".join([json.dumps(self._head), *kept]) + "\n", encoding="utf-8")
-            fresh.replace(self.path)
-            self._file = self.path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write the checkpoint {self.path}: {error.strerror or error}") from None
+        path = self.path
+        self._lines = Lines(path, lambda: [json.dumps(self._head), *self._take_up(path)])
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._lines is not None:
+            self._lines.close()
 
     def _take_up(self, path: Path) -> list[str]:
         kept = []
@@ -150,6 +143,6 @@ class Checkpoint:
         self._write({"source": source, "replica": replica, "counted": _plain(counted)})
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+        if self._lines is not None:
+            self._lines.write(row)
+            self._lines.flush()

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, MissingExtraError
-from specplan.records.lines import DECODE_ERRORS, MAX_LINE_BYTES, BrokenLog, is_there, open_binary, peek, read_lines
+from specplan.files.lines import MAX_LINE_BYTES, BrokenLog, read_lines
+from specplan.files.reading import DECODE_ERRORS, is_there, open_binary, peek
 from specplan.replay.requests import RecordedRequest, TokenArray, token_ids
 from specplan.replay.shapes import Encoder, Fields, Json, NoTokenizerError, id_of, pairs, tag_of
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from specplan.errors import InputError
+from specplan.files.lines import BrokenLog
 from specplan.propose.spelling import TokenSource
 from specplan.records.files import StepWriter, refuse_overwrite
-from specplan.records.lines import BrokenLog
 from specplan.records.tally import EMPTY, Tally
 from specplan.replay.checkpoint import Checkpoint
 from specplan.replay.counts import COLUMNS, IntArray, Series, Window

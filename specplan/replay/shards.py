@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from specplan.files.lines import BrokenLine, BrokenLog
 from specplan.propose.spelling import TokenSource
-from specplan.records.lines import BrokenLine, BrokenLog
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 from specplan.replay.counts import IntArray, counts_per_request, records_of, tallies_by_tag

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specplan.errors import InputError, MissingExtraError
-from specplan.records.lines import is_there
+from specplan.files.reading import is_there
 from specplan.replay.requests import TokenArray
 
 Message = dict[str, str]

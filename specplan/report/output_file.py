@@ -25,24 +25,3 @@ def output_path(text: str, suffixes: Sequence[str]) -> Path:
     if path.is_dir():
         raise InputError(f"{text}: is a folder")
     return path
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, or say in one line why it cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it is there whole or not at all, or say in one line why it cannot be written.
-
-    For regular files only: the name is given to a new file.
-    """
-    fresh = path.with_name(path.name + ".new")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None

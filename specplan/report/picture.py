@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from specplan.errors import InputError
+from specplan.files.writing import whole
 from specplan.report.output_file import PICTURES, output_path
 
 INK: Final = "#1a1a1a"
@@ -96,8 +96,5 @@ def save(figure: Figure, path: Path, title: str) -> None:
         ".png": {"Title": title, "Software": "specplan"},
         ".pdf": {"Title": title, "Creator": "specplan", "CreationDate": None},
     }
-    try:
-        with style():
-            figure.savefig(path, dpi=200, metadata=metadata[suffix], facecolor="white")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    with style(), whole(path) as fresh:
+        figure.savefig(fresh, format=suffix[1:], dpi=200, metadata=metadata[suffix], facecolor="white")

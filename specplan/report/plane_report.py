@@ -13,9 +13,9 @@ from rich.markup import escape
 from specplan.decide.plane import ASSUMPTIONS, NOT_MODELED, Contour, Line, Plane, Point, Scene
 from specplan.decide.source import DraftSource
 from specplan.decide.sweep import AXES, PLAIN, Curve, Sweep
+from specplan.files.writing import write_whole
 from specplan.report import json_document
 from specplan.report.grid import grid
-from specplan.report.output_file import write_text
 
 _NAMES: Final = ("source", "α free, to be reached")
 
@@ -33,11 +33,11 @@ PROVENANCE: Final[dict[str, str]] = {
 def write_data(path: Path, document: dict[str, Any], rows: Iterable[Sequence[Any]]) -> None:
     """Write a document, or its rows as CSV, by the file's suffix."""
     if path.suffix.lower() == ".json":
-        write_text(path, json_document.render(document) + "\n")
+        write_whole(path, json_document.render(document) + "\n")
         return
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows)
-    write_text(path, buffer.getvalue())
+    write_whole(path, buffer.getvalue())
 
 
 def source_document(s: DraftSource) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from specplan import units
 from specplan.errors import InputError, NotFoundError
-from specplan.specs.text_files import parse_yaml, read_text
+from specplan.files.reading import read_text
+from specplan.specs.yaml_text import parse_yaml
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator, Calibration, MemoryFacts, Remainder
 

@@ -27,8 +27,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from specplan.errors import InputError
+from specplan.files.reading import read_text
 from specplan.specs.layer_order import format_order, parse_order
-from specplan.specs.text_files import parse_yaml, read_text
+from specplan.specs.yaml_text import parse_yaml
 from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import (
     Attention,

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError
-from specplan.specs.text_files import parse_json, read_text
+from specplan.files.documents import json_object
+from specplan.files.reading import read_text
 
 MAX_HEADER_BYTES: Final = 32 * 2**20
 """A hundred thousand tensors need a third of this."""
@@ -169,7 +170,7 @@ def parse_header(raw: bytes, data_bytes: int, where: str) -> tuple[StoredTensor,
         raise InputError(f"{where}: not a safetensors file: its header is not text") from None
     if not text.startswith("{"):
         raise InputError(f"{where}: not a safetensors file: its header does not start with '{{'")
-    header = parse_json(text, where)
+    header = json_object(text, where)
     header.pop("__metadata__", None)
     found = []
     spans = []
@@ -212,7 +213,7 @@ def read_checkpoint(folder: Path) -> tuple[StoredTensor, ...]:
     index_path = folder / "model.safetensors.index.json"
     if index_path.is_file():
         shards = _shard_names(
-            parse_json(read_text(index_path, "a checkpoint index (JSON)"), str(index_path)), str(index_path)
+            json_object(read_text(index_path, "a checkpoint index (JSON)"), str(index_path)), str(index_path)
         )
         return _collect((folder / name, expected) for name, expected in sorted(shards.items()))
     files = sorted(folder.glob("*.safetensors"))

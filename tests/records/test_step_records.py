@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.errors import InputError
+from specplan.files.lines import BrokenLog, read_lines, split_lines
 from specplan.records import StepColumns, StepRecord, StepWriter, Tally, read_steps
-from specplan.records.lines import BrokenLog, read_lines, split_lines
 
 
 @st.composite
@@ -29,7 +29,7 @@ def steps(draw: st.DrawFn) -> StepRecord:
         context_len=draw(st.integers(0, 5000)),
         drafted=drafted,
         accepted=accepted,
-        emitted=draw(st.integers(0, accepted + 1)),
+        emitted=draw(st.integers(1, accepted + 1)),
         match_len=draw(st.none() | st.integers(0, 9)),
         overlap=draw(st.none() | st.tuples(st.floats(0, 1))),
         draft_s=draw(st.none() | st.floats(0, 1)),
@@ -38,7 +38,7 @@ def steps(draw: st.DrawFn) -> StepRecord:
     )
 
 
-rows_of_steps = st.lists(steps(), max_size=30)
+rows_of_steps = st.lists(steps(), max_size=30, unique_by=lambda row: (row.request, row.step))
 
 
 @given(rows_of_steps)
@@ -170,12 +170,12 @@ def test_a_kill_anywhere_loses_no_finished_request(tmp_path: Path) -> None:
         writer.write([record(name), record(name, 1)])
         writer.finish("s", name)
     writer.write([record("d")])
-    writer._file.flush()
+    writer._lines.flush()
     data = writer.partial.read_bytes()
     path = tmp_path / "cut.jsonl"
     for size in range(len(data.split(b"\n")[0]) + 1, len(data) + 1, 3):
         (tmp_path / "cut.jsonl.partial").write_bytes(data[:size])
-        finished = [name for name in "abc" if f'"done": "{name}", "source": "s"}}'.encode() in data[:size]]
+        finished = [name for name in "abc" if f'"done":"{name}","source":"s"}}'.encode() in data[:size]]
         with StepWriter(path, {}, resume=True) as resumed:
             assert resumed.done == {("s", name) for name in finished}
         assert list(read_steps(path)) == [record(n, i) for n in finished for i in (0, 1)]
@@ -197,7 +197,7 @@ def test_other_inputs_are_not_continued(tmp_path: Path) -> None:
         ('{"request":"a","step":0,"source":"s","context_len":1,"drafted":true,"accepted":0,"emitted":1}', "drafted"),
         ('{"request":1,"step":0,"source":"s","context_len":1,"drafted":1,"accepted":0,"emitted":1}', "request"),
         ('{"request":"a","step":0,"wrong":1}', "wrong"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "nested too deeply"),
         ("not json", "Expecting"),
         ('{"schema": "other/9"}', "other/9"),
     ],

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from specplan.errors import InputError, MissingExtraError
+from specplan.files.lines import BrokenLog
 from specplan.propose.spelling import parse_source
 from specplan.records import Tally, read_steps
-from specplan.records.lines import BrokenLog
 from specplan.replay.read import TraceReader
 from specplan.replay.run import ReplayPlan, ReplayResult, run
 from specplan.replay.runners import Here, Processes, runner_of

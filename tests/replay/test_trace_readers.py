@@ -20,7 +20,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
 from specplan.errors import InputError
-from specplan.records.lines import BrokenLog
+from specplan.files.lines import BrokenLog
 from specplan.replay.read import TraceReader, find_files, read_step_order
 from specplan.replay.requests import RecordedRequest, token_ids
 from specplan.replay.shapes import Fields

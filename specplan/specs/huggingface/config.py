@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.files.documents import json_object
+from specplan.files.reading import read_text
 from specplan.specs.huggingface.drafts import DRAFT_METHODS, build_draft, draft_method, mtp_draft
 from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded
 from specplan.specs.huggingface.plain_modules import apply_quantization
 from specplan.specs.huggingface.quantization import read_quantization
-from specplan.specs.text_files import parse_json, read_text
 from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import Model
 
@@ -231,8 +232,8 @@ def _weight_format(f: Fields) -> NumberFormat:
 
 def read_config(path: Path, *, assume: str | None = None) -> Imported:
     """Model in the ``config.json`` at `path`."""
-    config = parse_json(read_text(path, "a Hugging Face config (JSON)"), str(path))
+    config = json_object(read_text(path, "a Hugging Face config (JSON)"), str(path))
     name = path.parent.name if path.name == "config.json" else path.stem
     quant = path.with_name("hf_quant_config.json")
-    beside = parse_json(read_text(quant, "ModelOpt's quantisation (JSON)"), str(quant)) if quant.is_file() else None
+    beside = json_object(read_text(quant, "ModelOpt's quantisation (JSON)"), str(quant)) if quant.is_file() else None
     return import_config(config, str(path), name=name or path.stem, assume=assume, beside=beside)

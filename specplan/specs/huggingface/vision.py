@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specplan.files.documents import json_object
+from specplan.files.reading import read_text
 from specplan.specs.huggingface.config import import_config
-from specplan.specs.text_files import parse_json, read_text
 from specplan.values.model import Model, Shard, Weight
 
 
@@ -168,7 +169,7 @@ def tower_beside(path: Path) -> tuple[VisionTower | None, str]:
     file = path / "config.json" if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
         return None, ""
-    config = parse_json(read_text(file, "a Hugging Face config (JSON)"), str(file))
+    config = json_object(read_text(file, "a Hugging Face config (JSON)"), str(file))
     found = vision_tower(config)
     if found is None and "vision_config" in config:
         return None, f"the vision tower of {file} is not known and not counted (give --extra-weights)"
