@@ -1,0 +1,398 @@
+r"""Adaptive verification: how many drafted positions to verify in a step, given how likely each is to be accepted.
+
+Request r has drafted K tokens; :math:`S(r, k)` is the probability that its first k are all accepted, so it never rises
+along a request. With N requests that sample a token anyway and T tokens of the step beside the drafts (those N, and
+chunks of prefills), verifying a budget of B positions takes
+
+.. math:: B^* = \arg\max_B \frac{N + \sum_{i \le B} S_{(i)}}{D + V(T + B)}
+
+where :math:`S_{(1)} \ge S_{(2)} \ge \dots` are all survivals in falling order, D the time of drafting and V the time of
+a verifying pass by its width. Since S falls along a request, the B best positions are a prefix of each request's draft.
+V is a staircase over the captured graph sizes, for a batch is padded to the next of them, and linear above the largest.
+
+What a step sees of S is its *confidence*; `confidences` draws a population of them around known acceptance, from
+perfect (each drafted token's fate is known) to none (the mean by position), and `adaptive_expectation` runs the rule on
+batches of that population.
+
+Source: vLLM #47808 (``enable_adaptive_verification``), SGLang #36136, arXiv 2607.05147; the estimator without a
+confidence head vLLM #52228.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betaincinv, expit, logit
+from scipy.stats import qmc
+
+from specplan.errors import InputError
+from specplan.formulas.emitted import FloatArray, IntArray, checked_probability
+
+_FLAT: Final = 1e-12  # a rise of survival along a request by no more than this is rounding
+
+
+@dataclass(frozen=True, slots=True)
+class WidthCost:
+    """Seconds of a pass by its width: a staircase over captured sizes, linear above the largest.
+
+    Attributes
+    ----------
+    widths : ndarray of int, shape (n,)
+        Captured sizes in tokens, rising; a narrower pass is padded to the next of them.
+    seconds : ndarray, shape (n,)
+        Seconds at each, above 0 and never falling.
+    slope : float
+        Seconds per token above the largest captured size, at least 0.
+    """
+
+    widths: IntArray
+    seconds: FloatArray
+    slope: float
+
+    @classmethod
+    def of(cls, widths: npt.ArrayLike, seconds: npt.ArrayLike, slope: float) -> Self:
+        """A table as it was profiled, forced to rise as engines force it.
+
+        Raises
+        ------
+        InputError
+            If the table has holes, is not finite, or has no time above 0.
+
+        Examples
+        --------
+        >>> WidthCost.of([1, 2, 4], [1.0, 0.9, 1.5], 0.1).seconds.tolist()
+        [1.0, 1.0, 1.5]
+        """
+        w, s = np.asarray(widths), np.asarray(seconds, dtype=np.float64)
+        if w.ndim != 1 or w.shape != s.shape or not w.size:
+            raise InputError(f"step costs: {w.size} widths beside {s.size} times; give one time per width")
+        if w.dtype.kind not in "iu" or w.min() < 1 or np.any(np.diff(w) <= 0):
+            raise InputError("step costs: the widths must be whole numbers of at least 1, each above the one before")
+        if not (np.all(np.isfinite(s)) and s.min() > 0):
+            raise InputError(f"step costs: the time at width {w[~(s > 0)][:1] or w[~np.isfinite(s)][:1]} is no time")
+        if not 0 <= slope < np.inf:
+            raise InputError(f"step costs: the slope above width {w[-1]} must be finite and at least 0, got {slope:g}")
+        return cls(w.astype(np.int64), np.maximum.accumulate(s), float(slope))
+
+    def at(self, width: npt.ArrayLike) -> FloatArray:
+        """Seconds of passes of these widths, padding included.
+
+        Examples
+        --------
+        >>> WidthCost.of([1, 2, 4], [1.0, 1.2, 1.5], 0.1).at([0, 3, 4, 6]).round(3).tolist()
+        [1.0, 1.5, 1.5, 1.7]
+        """
+        w = np.asarray(width)
+        step = self.seconds[np.minimum(np.searchsorted(self.widths, w), self.widths.size - 1)]
+        return np.asarray(step + self.slope * np.maximum(w - self.widths[-1], 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a step verifies.
+
+    Attributes
+    ----------
+    positions : int
+        B*, drafted positions verified over all requests.
+    lengths : ndarray of int, shape (requests,)
+        Of each request; their sum is `positions`.
+    tokens : float
+        Expected emitted tokens of the step: one of each request and the survivals of the verified positions.
+    seconds : float
+        Of the step.
+    """
+
+    positions: int
+    lengths: IntArray
+    tokens: float
+    seconds: float
+
+
+def checked_survivals(survival: npt.ArrayLike) -> FloatArray:
+    """Survivals by request and position, each in [0, 1] and never rising along a request.
+
+    >>> checked_survivals([[0.5, 0.7]])
+    Traceback (most recent call last):
+    specplan.errors.InputError: survival of request 0 rises from 0.5 to 0.7 at position 2; it can only fall
+    """
+    s = np.asarray(survival, dtype=np.float64)
+    if s.ndim != 2:
+        raise InputError(f"survivals must be requests by positions, got {s.ndim} axes")
+    # min and max are NaN where a survival is, and every comparison with NaN fails
+    if s.size and not (s.min() >= 0 and s.max() <= 1):
+        bad = s[~((s >= 0) & (s <= 1))].flat[0]
+        raise InputError(f"survivals must lie in [0, 1], got {bad:g}")
+    if s.shape[1] > 1 and np.greater(s[:, 1:], s[:, :-1]).any() and np.any(s[:, 1:] > s[:, :-1] + _FLAT):
+        r, k = np.argwhere(s[:, 1:] > s[:, :-1] + _FLAT)[0]
+        raise InputError(
+            f"survival of request {r} rises from {s[r, k]:g} to {s[r, k + 1]:g} at position {k + 2}; it can only fall"
+        )
+    return s
+
+
+def verify_budget(survival: npt.ArrayLike, cost: WidthCost, draft_s: float = 0.0, other: int | None = None) -> Budget:
+    """B* and its allocation for one step.
+
+    Parameters
+    ----------
+    survival : array_like, shape (requests, positions)
+        S: probability that all drafted tokens up to a position are accepted; never rising along a request.
+    cost : WidthCost
+        Seconds of a verifying pass.
+    draft_s : float
+        Seconds of drafting, paid whatever is verified.
+    other : int or None
+        Tokens of the step beside the drafts, at least one per request; None: one per request.
+
+    Returns
+    -------
+    Budget
+        The least budget of the highest rate. Equal survivals are taken position by position.
+
+    Raises
+    ------
+    InputError
+        If a survival is NaN, lies outside [0, 1] or rises along its request.
+
+    Notes
+    -----
+    A rate can only peak where one more position is a step up the staircase, so the sums are needed there alone (one
+    partition, no sort); above the captured sizes the rate has one peak, found by Dinkelbach's iteration.
+
+    Examples
+    --------
+    >>> cost = WidthCost.of([1, 2, 4, 8], [1.0, 1.0, 1.1, 1.9], 0.3)
+    >>> verify_budget([[0.9, 0.6, 0.3], [0.4, 0.1, 0.0]], cost).lengths.tolist()
+    [2, 0]
+    """
+    s = checked_survivals(survival)
+    n = s.shape[0]
+    t = n if other is None else int(other)
+    if n == 0 or t < n:
+        raise InputError(f"a step of {n} requests schedules at least one token of each, got {t} tokens")
+    if not 0 <= draft_s < np.inf:
+        raise InputError(f"the time of drafting must be finite and at least 0, got {draft_s:g}")
+    flat = s.ravel()
+    last = int(cost.widths[-1])
+    edges = cost.widths[(cost.widths >= t) & (cost.widths <= t + flat.size)] - t
+    # B = 0, each step of the staircase filled, and all positions where they end inside a step
+    ends = [0, *edges.tolist(), *([flat.size] if t + flat.size < last or not flat.size else [])]
+    candidates = np.unique(np.asarray(ends, dtype=np.int64))
+    sums = _top_sums(flat, candidates)
+    rates = (n + sums) / (draft_s + cost.at(t + candidates))
+    best = int(np.argmax(rates))
+    budget, tokens, threshold = int(candidates[best]), n + float(sums[best]), None
+    if t + flat.size > last:
+        above = _linear_budget(flat, n, t, cost, draft_s, rates[best])
+        if above is not None:
+            budget, tokens, threshold = above
+    lengths = _allocated(s, budget, threshold)
+    return Budget(budget, lengths, tokens, float(draft_s + cost.at(t + budget)))
+
+
+def _top_sums(values: FloatArray, counts: IntArray) -> FloatArray:
+    """Sums of the largest values, for rising counts."""
+    some = counts[counts > 0]
+    sums = np.zeros(counts.size)
+    if some.size:
+        parted = np.partition(values, values.size - some) if some.size < 100 else np.sort(values)
+        sums[counts.size - some.size :] = np.cumsum(np.add.reduceat(parted, values.size - some[::-1])[::-1])
+    return sums
+
+
+def _linear_budget(
+    values: FloatArray, n: int, t: int, cost: WidthCost, draft_s: float, rate: float
+) -> tuple[int, float, float | None] | None:
+    """Budget, tokens, and the survival that the budget exceeds (unless it is the least); None where it does not beat rate.
+
+    The widest captured size is the least width of this part; above it a position pays while its survival exceeds
+    rate * slope.
+    """
+    least = max(int(cost.widths[-1]) - t, 0)
+    floor = float(_top_sums(values, np.array([least]))[0])
+    fixed, slope = float(draft_s + cost.at(t + least)), cost.slope
+    found: tuple[int, float, float | None] | None = None
+    while True:  # each round's rate is higher, and budgets are finite
+        threshold: float | None = float(rate * slope)
+        pays = values > threshold
+        b, gain = int(np.count_nonzero(pays)), 0.0
+        if b < least:
+            b, gain, threshold = least, floor, None
+        else:
+            gain = float(np.vdot(values, pays))
+        better = (n + gain) / (fixed + slope * (b - least))
+        if not better > rate * (1 + 1e-15):
+            return found
+        rate, found = better, (b, n + gain, threshold)
+
+
+def _allocated(s: FloatArray, budget: int, threshold: float | None) -> IntArray:
+    """How many positions of each request are among the `budget` best: above the threshold, then ties by position."""
+    n, k = s.shape
+    if budget in (0, s.size):
+        return np.full(n, 0 if budget == 0 else k, dtype=np.int64)
+    if threshold is None:
+        threshold = np.partition(s.ravel(), s.size - budget)[s.size - budget]
+    lengths = ((s > threshold) @ np.ones(k)).astype(np.int64)
+    left = budget - int(lengths.sum())
+    if left:
+        ties = (s == threshold).T  # position-major: earlier positions of all requests first
+        lengths += np.bincount(np.nonzero(ties)[1][:left], minlength=n)
+    return lengths
+
+
+def confidences(
+    hazard: npt.ArrayLike, *, resolution: float, dispersion: float = 0.0, rows: int = 1024
+) -> tuple[FloatArray, FloatArray]:
+    r"""A population of drafts as a verifier that knows something about each sees them.
+
+    Parameters
+    ----------
+    hazard : array_like, shape (positions,)
+        Mean conditional acceptance by position, among positions reached.
+    resolution : float
+        What the confidence of a drafted token tells of its fate, in [0, 1]: the share of the variance of acceptance
+        (within a request) that it explains. 1 is perfect (every fate known), 0 knows the request's acceptance alone.
+        A confidence is Beta-distributed around it, so it is calibrated by construction.
+    dispersion : float
+        Share of the variance of acceptance that lies between requests, in [0, 1): their acceptances are
+        Beta-distributed at each position, one quantile for all positions of a request.
+    rows : int
+        Drafts that are drawn, evenly (a scrambled Sobol sequence of a fixed seed); a power of two.
+
+    Returns
+    -------
+    survival, by_request : ndarray, shape (rows, positions)
+        Survivals that a confidence of this resolution gives, and those that the request's acceptance alone gives.
+        The mean of each over the rows is the survival of `hazard`, up to sampling.
+
+    Raises
+    ------
+    InputError
+        If a parameter lies outside its interval.
+
+    Examples
+    --------
+    >>> seen, _ = confidences([0.7, 0.7], resolution=0.5, dispersion=0.2)
+    >>> bool(abs(seen.mean(axis=0) - [0.7, 0.49]).max() < 0.01)
+    True
+    """
+    h = np.atleast_1d(checked_probability("hazard", hazard))
+    if h.ndim != 1 or not h.size or np.isnan(h).any():
+        raise InputError("the hazard must give one acceptance per position, none of them unknown")
+    if not 0 <= resolution <= 1:
+        raise InputError(f"the resolution of a confidence must lie in [0, 1], got {resolution:g}")
+    if not 0 <= dispersion < 1:
+        raise InputError(f"the dispersion of acceptance must lie in [0, 1), got {dispersion:g}")
+    if rows < 1 or rows & (rows - 1):
+        raise InputError(f"the rows of a population must be a power of two, got {rows}")
+    quantiles = qmc.Sobol(1 + h.size, rng=0).random(rows)
+    request = np.empty((rows, h.size))
+    survivors = np.ones(rows)
+    for i, mean in enumerate(h):
+        request[:, i] = _beta(
+            _mean_among(survivors, quantiles[:, 0], float(mean), dispersion), dispersion, quantiles[:, 0]
+        )
+        survivors = survivors * request[:, i]
+    seen = _beta(request, resolution, quantiles[:, 1:])
+    return np.cumprod(seen, axis=1), np.cumprod(request, axis=1)
+
+
+def _beta(mean: npt.ArrayLike, share: float, quantile: FloatArray) -> FloatArray:
+    """Quantiles of Beta distributions of this mean whose variance is `share` of a coin's of the same mean."""
+    m = np.asarray(mean, dtype=np.float64)
+    if share == 0:
+        return np.asarray(np.broadcast_to(m, np.broadcast_shapes(m.shape, quantile.shape)))
+    if share == 1:
+        return np.asarray((quantile > 1 - m).astype(np.float64))
+    size = 1 / share - 1
+    inner = np.clip(m, 1e-9, 1 - 1e-9)
+    drawn = betaincinv(inner * size, (1 - inner) * size, quantile)
+    return np.asarray(np.where((m <= 0) | (m >= 1), m, drawn))
+
+
+def _mean_among(survivors: FloatArray, quantile: FloatArray, hazard: float, dispersion: float) -> float:
+    """Mean over all requests at which those that reach the position accept at `hazard`.
+
+    Requests that accept more are more of those that reach a later position, so the mean over all lies below.
+    """
+    if dispersion == 0 or hazard in (0.0, 1.0) or survivors.sum() == 0:
+        return hazard
+    low, high = -20.0, float(logit(hazard))
+    for _ in range(40):  # halvings: the weighted mean rises with the mean over all
+        middle = (low + high) / 2
+        drawn = _beta(expit(middle), dispersion, quantile)
+        low, high = (middle, high) if (survivors * drawn).sum() < hazard * survivors.sum() else (low, middle)
+    return float(expit((low + high) / 2))
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveStep:
+    """Means of a step under the rule, each of the whole batch.
+
+    Attributes
+    ----------
+    tokens : float
+        Emitted, one of each request included.
+    verified : float
+        Drafted positions that were verified.
+    seconds : float
+    """
+
+    tokens: float
+    verified: float
+    seconds: float
+
+
+def adaptive_expectation(
+    seen: npt.ArrayLike,
+    true: npt.ArrayLike,
+    cost: WidthCost,
+    batch: int,
+    draft_s: float = 0.0,
+    other: int | None = None,
+) -> AdaptiveStep:
+    """The rule on batches of a population: it allocates by what it sees, and emits by what is true.
+
+    Parameters
+    ----------
+    seen, true : array_like, shape (rows, positions)
+        Survivals by which positions are chosen, and by which they are accepted; the same array where confidence is
+        calibrated and all that is known.
+    cost : WidthCost
+    batch : int
+        Requests of a step; the population is cut into as many batches as it holds (repeated where it holds none).
+    draft_s, other
+        As in `verify_budget`.
+
+    Returns
+    -------
+    AdaptiveStep
+        Tokens over seconds is the throughput.
+
+    Examples
+    --------
+    >>> survivals = [[0.7, 0.49, 0.343]] * 4
+    >>> free = WidthCost.of([16], [1.0], 0.0)
+    >>> round(adaptive_expectation(survivals, survivals, free, batch=4).tokens / 4, 3)
+    2.533
+    """
+    s, a = checked_survivals(seen), checked_survivals(true)
+    if s.shape != a.shape:
+        raise InputError(f"survivals seen {s.shape} and true {a.shape} must have one shape")
+    if batch < 1:
+        raise InputError(f"a batch has at least one request, got {batch}")
+    groups = max(len(s) // batch, 1)
+    # each batch takes rows spread over the whole population
+    pick = np.arange(groups * batch).reshape(batch, groups).T % len(s)
+    s, a = s[pick].reshape(groups, -1), a[pick].reshape(groups, -1)
+    order = np.argsort(-s, axis=1, kind="stable")
+    t = batch if other is None else other
+    seconds = draft_s + cost.at(t + np.arange(s.shape[1] + 1))
+    gains = np.cumsum(np.take_along_axis(s, order, 1), axis=1)
+    best = np.argmax((batch + np.pad(gains, ((0, 0), (1, 0)))) / seconds, axis=1)
+    emitted = np.pad(np.cumsum(np.take_along_axis(a, order, 1), axis=1), ((0, 0), (1, 0)))
+    tokens = batch + np.take_along_axis(emitted, best[:, None], 1)
+    return AdaptiveStep(float(tokens.mean()), float(best.mean()), float(seconds[best].mean()))
