@@ -137,12 +137,13 @@ def _report(document: Mapping[str, Any], load_accelerator: AcceleratorLoader) ->
         source=document["source"],
         note=document.get("note"),
         comparisons=comparisons,
-        summaries=_summaries(comparisons),
+        summaries=summaries(comparisons),
         notes=tuple(table.notes),
     )
 
 
-def _summaries(comparisons: tuple[Comparison, ...]) -> tuple[Summary, ...]:
+def summaries(comparisons: tuple[Comparison, ...]) -> tuple[Summary, ...]:
+    """Errors by quantity, rows used for fitting and for testing apart."""
     found = []
     for quantity, use in dict.fromkeys((c.quantity, c.use) for c in comparisons):
         errors = np.array([c.error for c in comparisons if (c.quantity, c.use) == (quantity, use)])

@@ -205,7 +205,7 @@ def _top_sums(values: FloatArray, counts: IntArray) -> FloatArray:
 def _linear_budget(
     values: FloatArray, n: int, t: int, cost: WidthCost, draft_s: float, rate: float
 ) -> tuple[int, float, float | None] | None:
-    """Budget, tokens, and the survival that the budget exceeds (unless it is the least); None where it does not beat rate.
+    """Budget, tokens and, unless it is the least, the survival that it exceeds; None where `rate` is not beaten.
 
     The widest captured size is the least width of this part; above it a position pays while its survival exceeds
     rate * slope.
