@@ -60,7 +60,8 @@ def adaptive_tables(rows: Mapping[str, Any] | None = None) -> tuple[TableReport,
 
 
 def _report(table: Mapping[str, Any]) -> TableReport | None:
-    name, notes = str(table.get("id", "table")), []
+    name = str(table.get("id", "table"))
+    notes: list[str] = []
     columns = [str(c) for c in table.get("columns", ())]
     if "concurrency" in columns:
         found = tuple(_over_concurrency(name, table, columns, notes))

@@ -11,6 +11,10 @@ acceptance.py
     `overlap`, `overlap_estimate`, `pooled_rate`, `pooled_rate_of_alpha`, `positions_tested`, `ratio_estimate`,
     `ratio_estimate_of_sums`, `sglang_accept_rate`, `tau_of_emitted`
 
+adaptive.py
+    Adaptive verification: how many drafted positions to verify in a step, and what that gives over a population:
+    `adaptive_expectation`, `checked_survivals`, `confidences`, `verify_budget`
+
 draft_length.py
     Best kappa: how many tokens to draft, and what another choice loses:
     `best_kappa`, `first_losing_kappa`, `loss_from`, `one_more_pays`, `peak_kappa`, `speedup_by_cap`,

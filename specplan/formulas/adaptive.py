@@ -23,12 +23,14 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv, expit, logit
+from scipy.optimize import brentq
+from scipy.special import betaincinv
 from scipy.stats import qmc
 
 from specplan.errors import InputError
 from specplan.formulas.emitted import FloatArray, IntArray, checked_probability
 
+_NODES: Final = 64  # quantiles of requests over which means are taken
 _FLAT: Final = 1e-12  # a rise of survival along a request by no more than this is rounding
 
 
@@ -215,13 +217,11 @@ def _linear_budget(
     fixed, slope = float(draft_s + cost.at(t + least)), cost.slope
     found: tuple[int, float, float | None] | None = None
     while True:  # each round's rate is higher, and budgets are finite
-        threshold: float | None = float(rate * slope)
-        pays = values > threshold
-        b, gain = int(np.count_nonzero(pays)), 0.0
-        if b < least:
-            b, gain, threshold = least, floor, None
-        else:
-            gain = float(np.vdot(values, pays))
+        least_paying = float(rate * slope)
+        pays = values > least_paying
+        b = int(np.count_nonzero(pays))
+        gain, threshold = (float(np.vdot(values, pays)), least_paying) if b >= least else (floor, None)
+        b = max(b, least)
         better = (n + gain) / (fixed + slope * (b - least))
         if not better > rate * (1 + 1e-15):
             return found
@@ -289,15 +289,9 @@ def confidences(
     if rows < 1 or rows & (rows - 1):
         raise InputError(f"the rows of a population must be a power of two, got {rows}")
     quantiles = qmc.Sobol(1 + h.size, rng=0).random(rows)
-    request = np.empty((rows, h.size))
-    survivors = np.ones(rows)
-    for i, mean in enumerate(h):
-        request[:, i] = _beta(
-            _mean_among(survivors, quantiles[:, 0], float(mean), dispersion), dispersion, quantiles[:, 0]
-        )
-        survivors = survivors * request[:, i]
+    request = np.stack([_beta(m, dispersion, quantiles[:, 0]) for m in _means(h, dispersion)], axis=1)
     seen = _beta(request, resolution, quantiles[:, 1:])
-    return np.cumprod(seen, axis=1), np.cumprod(request, axis=1)
+    return np.asarray(np.cumprod(seen, axis=1)), np.asarray(np.cumprod(request, axis=1))
 
 
 def _beta(mean: npt.ArrayLike, share: float, quantile: FloatArray) -> FloatArray:
@@ -313,19 +307,24 @@ def _beta(mean: npt.ArrayLike, share: float, quantile: FloatArray) -> FloatArray
     return np.asarray(np.where((m <= 0) | (m >= 1), m, drawn))
 
 
-def _mean_among(survivors: FloatArray, quantile: FloatArray, hazard: float, dispersion: float) -> float:
-    """Mean over all requests at which those that reach the position accept at `hazard`.
+def _means(hazard: FloatArray, dispersion: float) -> list[float]:
+    """Means over all requests at which those that reach a position accept at its hazard.
 
     Requests that accept more are more of those that reach a later position, so the mean over all lies below.
     """
-    if dispersion == 0 or hazard in (0.0, 1.0) or survivors.sum() == 0:
-        return hazard
-    low, high = -20.0, float(logit(hazard))
-    for _ in range(40):  # halvings: the weighted mean rises with the mean over all
-        middle = (low + high) / 2
-        drawn = _beta(expit(middle), dispersion, quantile)
-        low, high = (middle, high) if (survivors * drawn).sum() < hazard * survivors.sum() else (low, middle)
-    return float(expit((low + high) / 2))
+    quantile = (np.arange(_NODES) + 0.5) / _NODES
+    survivors, means = np.ones(_NODES), []
+    for h in hazard.tolist():
+        if dispersion == 0 or h in (0.0, 1.0):
+            means.append(h)
+        else:
+
+            def excess(mean: float, h: float = h, reached: FloatArray = survivors) -> float:
+                return float(np.dot(reached, _beta(mean, dispersion, quantile) - h))
+
+            means.append(float(brentq(excess, 1e-9, h, xtol=1e-6)) if excess(h) > 0 else h)
+        survivors = survivors * _beta(means[-1], dispersion, quantile)
+    return means
 
 
 @dataclass(frozen=True, slots=True)
