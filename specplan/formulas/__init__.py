@@ -13,7 +13,7 @@ acceptance.py
 
 adaptive.py
     Adaptive verification: how many drafted positions to verify in a step, and what that gives over a population:
-    `adaptive_expectation`, `checked_survivals`, `confidences`, `verify_budget`
+    `adaptive_expectation`, `confidences`, `verify_budget`
 
 draft_length.py
     Best kappa: how many tokens to draft, and what another choice loses:
