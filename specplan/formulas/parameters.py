@@ -118,6 +118,10 @@ def _mixer_weights(mixer: Mixer | None, hidden: int) -> Iterator[Weight]:
             return
 
 
+MLP_PARTS: Final = ("gate_proj", "up_proj", "down_proj")
+"""Matrices of a gated feed-forward, of one size each; a plain one has no gate."""
+
+
 def _mlp(component: str, width: int, gated: bool, hidden: int, **more: Any) -> Weight:
     return Weight(component=component, name="mlp", size=(3 if gated else 2) * width * hidden, **more)
 
@@ -171,12 +175,31 @@ def layer_weights(layer: Layer, hidden: int) -> tuple[Weight, ...]:
     if not layer.formats:
         return found
     named = dict(layer.formats)
-    return tuple(replace(w, format=_named_format(w, named) or w.format) for w in found)
+    parts = tuple(part for w in found for part in _parts_named(w, named, layer))
+    return tuple(replace(w, format=_named_format(w, named) or w.format) for w in parts)
+
+
+def _parts_named(weight: Weight, named: Mapping[str, NumberFormat], layer: Layer) -> tuple[Weight, ...]:
+    """A feed-forward's matrices one by one where formats are given to single ones (``mlp.down_proj``)."""
+    if weight.name != "mlp" or not any(f"{weight.component}.{part}" in named for part in MLP_PARTS):
+        return (weight,)
+    gated = layer.feed_forward is None or layer.feed_forward.gated
+    parts = MLP_PARTS if gated else MLP_PARTS[1:]
+    return tuple(replace(weight, name=part, size=weight.size // len(parts)) for part in parts)
 
 
 def _named_format(weight: Weight, named: Mapping[str, NumberFormat]) -> NumberFormat | None:
-    """Format given to a single weight (``attention.q_proj``), else to its component (``attention``)."""
-    return named.get(f"{weight.component}.{weight.name}") or named.get(weight.component)
+    """Format given to a single weight (``attention.q_proj``), else to its component (``attention``).
+
+    A component's packed format (with scales) is that of its matrices: biases among them stay plain.
+    """
+    own = named.get(f"{weight.component}.{weight.name}")
+    if own is not None:
+        return own
+    shared = named.get(weight.component)
+    if shared is not None and weight.access is Access.ELEMENTWISE and shared.payload_bits < 16:
+        return None
+    return shared
 
 
 def outer_weights(model: Model) -> tuple[Weight, ...]:

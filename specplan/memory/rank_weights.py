@@ -130,6 +130,7 @@ def allocator_waste(n_bytes: float) -> float:
 # Projections that engines load into one tensor.
 _FUSED: Final = {
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "q_a_proj": "qkv_a", "kv_a_proj": "qkv_a",
+    "gate_proj": "mlp.up", "up_proj": "mlp.up", "down_proj": "mlp.down",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ and packing tables of quantised weights are overhead, and a packed matrix counts
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -218,14 +218,3 @@ def read_folder(folder: Path, model: Model | None = None) -> CheckpointSummary |
     if not any(folder.glob("*.safetensors")) and not (folder / "model.safetensors.index.json").is_file():
         return None
     return summarise(read_checkpoint(folder), model)
-
-
-def sizes_by_component(tensors: Iterable[StoredTensor], components: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Numbers and bytes of each component; `components` maps a pattern of tensor names to the component."""
-    found: dict[str, tuple[int, int]] = {}
-    patterns = [(re.compile(pattern), component) for pattern, component in components.items()]
-    for tensor in tensors:
-        component = next((c for pattern, c in patterns if pattern.search(tensor.name)), "")
-        numbers, n_bytes = found.get(component, (0, 0))
-        found[component] = (numbers + tensor.size, n_bytes + tensor.n_bytes)
-    return found

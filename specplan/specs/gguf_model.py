@@ -1,16 +1,18 @@
 """A GGUF file becomes a model: sizes from its metadata, formats from the types of its tensors, checked against both."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
-from specplan.formulas.parameters import params_by_component, resident_params
-from specplan.specs.checkpoint import sizes_by_component
+from specplan.formulas.parameters import layer_weights, resident_bytes, resident_params
 from specplan.specs.gguf import GgufHeader, read_gguf
 from specplan.specs.huggingface.config import Imported, import_config
-from specplan.values.formats import lookup, mixed
+from specplan.specs.huggingface.module_formats import with_formats
+from specplan.values.formats import NumberFormat, lookup, mixed
+from specplan.values.model import Access, Model
 
 # general.architecture -> Hugging Face model_type.
 _TYPES: Final[dict[str, str]] = {
@@ -36,18 +38,29 @@ _TYPES: Final[dict[str, str]] = {
     "deepseek2": "deepseek_v2",
 }
 
-_COMPONENTS: Final[dict[str, str]] = {
-    r"^token_embd\.weight$": "embedding",
-    r"^output\.weight$": "head",
-    r"norm|rope_freqs": "norms",
-    r"\.ffn_gate_inp_shexp": "shared_experts",
-    r"\.ffn_gate_inp": "router",
-    r"\.ffn_\w+_exps": "experts",
-    r"\.ffn_\w+_shexp": "shared_experts",
-    r"\.ffn_": "mlp",
-    r"\.attn_": "attention",
-    r"\.ssm_": "recurrent",
+# Names in `blk.N.` -> the weights they hold; vectors (norms, biases, sinks) are told by their last word.
+_WEIGHTS: Final[dict[str, tuple[str, ...]]] = {
+    "attn_q": ("attention.q_proj",),
+    "attn_k": ("attention.k_proj",),
+    "attn_v": ("attention.v_proj",),
+    "attn_qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    "attn_output": ("attention.o_proj",),
+    "attn_q_a": ("attention.q_a_proj",),
+    "attn_q_b": ("attention.q_b_proj",),
+    "attn_kv_a_mqa": ("attention.kv_a_proj",),
+    "attn_kv_b": ("attention.kv_b_proj",),
+    "attn_k_b": ("attention.kv_b_proj",),
+    "attn_v_b": ("attention.kv_b_proj",),
+    "ffn_gate_inp": ("router.router",),
+    "ffn_gate_inp_shexp": ("shared_experts.shared_gate",),
+    **{
+        f"ffn_{name}{suffix}": (f"{component}.{name}_proj",)
+        for name in ("gate", "up", "down")
+        for suffix, component in (("", "mlp"), ("_exps", "experts"), ("_shexp", "shared_experts"))
+    },
 }
+_OUTSIDE: Final = {"token_embd.weight": "embedding", "output.weight": "head"}
+_BLOCK: Final = re.compile(r"blk\.(\d{1,5})\.(\w+)(?:\.(weight|bias))?")
 
 
 def _config(header: GgufHeader, where: str) -> dict[str, Any]:
@@ -119,33 +132,79 @@ def _adjusted(
     return {k: v for k, v in more.items() if v is not None}
 
 
+def _layer_formats(model: Model, header: GgufHeader, where: str) -> list[dict[str, NumberFormat]]:
+    """Format of every weight of every layer; equal layers share one mapping."""
+    stored: list[dict[str, dict[str, tuple[int, float]]]] = [{} for _ in model.layers]
+    vectors: set[str] = set()
+    for tensor in header.tensors:
+        match = _BLOCK.fullmatch(tensor.name)
+        if match is None or int(match[1]) >= len(stored):
+            if tensor.name not in _OUTSIDE:
+                vectors.add(tensor.dtype)
+            continue
+        keys = _WEIGHTS.get(match[2], ()) if match[3] != "bias" else ()
+        if not keys:
+            vectors.add(tensor.dtype)
+        layer = stored[int(match[1])]
+        for key in keys:
+            n, size = layer.setdefault(key, {}).get(tensor.dtype, (0, 0.0))
+            layer[key][tensor.dtype] = (n + tensor.size, size + tensor.n_bytes)
+    if len(vectors) > 1:
+        raise UnsupportedError(f"{where}: vectors of several types ({', '.join(sorted(vectors))}) cannot be counted")
+    plain = lookup(next(iter(vectors), "f32").lower())
+    shared: dict[tuple[tuple[str, NumberFormat], ...], dict[str, NumberFormat]] = {}
+    out = []
+    for layer, found in zip(model.layers, stored, strict=True):
+        formats = {key: _one(types) for key, types in found.items()}
+        if "mlp.up_proj" in formats:  # gate and up in one tensor
+            formats.setdefault("mlp.gate_proj", formats["mlp.up_proj"])
+        formats |= {
+            f"{w.component}.{w.name}": plain
+            for w in layer_weights(layer, model.hidden_size)
+            if w.access is Access.ELEMENTWISE
+        }
+        out.append(shared.setdefault(tuple(formats.items()), formats))
+    return out
+
+
+def _one(types: Mapping[str, tuple[int, float]]) -> NumberFormat:
+    """The type's own name, or a mean where one weight is stored in parts of different types."""
+    if len(types) == 1:
+        return lookup(next(iter(types)).lower())
+    return mixed(8 * sum(size for _, size in types.values()) / sum(n for n, _ in types.values()))
+
+
 def import_gguf(path: Path) -> Imported:
-    """Model in a GGUF file, its formats averaged per component; exact in parameters and bytes.
+    """Model in a GGUF file, each weight in the type of its tensor; exact in parameters and bytes.
 
     Raises
     ------
     InputError, UnsupportedError
         When the file is broken, its architecture is not known, or its tensors and metadata disagree.
     """
-    header = read_gguf(path)
-    where = str(path)
-    found = import_config(_config(header, where), where, name=path.stem)
+    return gguf_model(read_gguf(path), str(path), path.stem)
+
+
+def gguf_model(header: GgufHeader, where: str, name: str) -> Imported:
+    """Model that a GGUF `header` describes."""
+    found = import_config(_config(header, where), where, name=name)
     model = found.model
-    sizes = sizes_by_component((t for t in header.tensors if t.name != "rope_freqs.weight"), _COMPONENTS)
-    stored = sum(numbers for numbers, _ in sizes.values())
-    implied = resident_params(model)
+    tensors = [t for t in header.tensors if t.name != "rope_freqs.weight"]
+    stored, implied = sum(t.size for t in tensors), resident_params(model)
     if stored != implied:
         raise UnsupportedError(
             f"{where}: its tensors hold {stored:,} parameters, its metadata implies {implied:,}; "
             f"convert it from a config.json, or write a spec by hand"
         )
-    if model.tied_embeddings and "embedding" in sizes:
-        sizes["head"] = sizes.pop("embedding")
-    counted = params_by_component(model)
-    formats = tuple(
-        (component, mixed(8 * n_bytes / numbers)) for component, (numbers, n_bytes) in sizes.items() if numbers
-    )
-    wrong = next((c for c, (numbers, _) in sizes.items() if counted.get(c, 0) != numbers), None)
-    if wrong is not None:
-        raise UnsupportedError(f"{where}: component {wrong!r} differs between tensors and metadata")
-    return replace(found, model=replace(model, formats=formats, weight_format=lookup("float16")))
+    outer = {_OUTSIDE[t.name]: lookup(t.dtype.lower()) for t in tensors if t.name in _OUTSIDE}
+    if model.tied_embeddings and "embedding" in outer:
+        outer = {"head": outer["embedding"]}
+    each = _layer_formats(model, header, where)
+    last = next((lookup(t.dtype.lower()) for t in tensors if t.name == "output_norm.weight"), lookup("f32"))
+    model = with_formats(model, each, None, (*outer.items(), ("norms", last)))
+    n_bytes = sum(t.n_bytes for t in tensors)
+    if abs(resident_bytes(model) - n_bytes) > 0.5:
+        raise UnsupportedError(
+            f"{where}: its tensors take {n_bytes:,} bytes, their types by weight imply {resident_bytes(model):,.0f}"
+        )
+    return replace(found, model=model)

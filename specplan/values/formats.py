@@ -58,9 +58,9 @@ FORMATS: Final[tuple[NumberFormat, ...]] = (
     _f("float32", 32, 0, "fp32", "float", "f32"),
     _f("bfloat16", 16, 0, "bf16"),
     _f("float16", 16, 0, "fp16", "half", "f16"),
-    _f("fp8", 8, 0, "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2", "fp8-tensor", "fp8-channel"),
+    _f("fp8", 8, 0, "float8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2", "fp8-tensor"),
     _f("fp8-block128", 8, 32 / 128**2, "fp8_block", "fp8-block"),
-    _f("int8", 8, 0, "w8a8", "int8-channel"),
+    _f("int8", 8, 0, "w8a8"),
     _f("int4-awq-g128", 4, (16 + 4) / 128, "awq"),
     _f("int4-gptq-g128", 4, (16 + 4) / 128, "gptq"),
     _f("int4-gptq-g64", 4, (16 + 4) / 64),
@@ -71,6 +71,7 @@ FORMATS: Final[tuple[NumberFormat, ...]] = (
     _f("mxfp6", 6, 8 / 32),
     _f("mxfp8", 8, 8 / 32),
     _f("nvfp4", 4, 8 / 16),
+    _f("bitnet", 2, 0, "ternary"),
 )
 
 # GGUF stores blocks of weights with their scales: weights per block, bytes per block (gguf 0.19, GGML_QUANT_SIZES).
@@ -115,13 +116,17 @@ GGUF_FORMATS: Final = tuple(_gguf_format(name, *sizes) for name, sizes in _GGUF_
 _BY_NAME: Final = {name: f for f in (*FORMATS, *GGUF_FORMATS) for name in (f.name, *f.aliases)}
 
 # Families with a free parameter: bits and group size, or the sides of a block.
-_GROUPED: Final = re.compile(r"int([2-8])-(awq|gptq|sym)(?:-g(\d{1,5}))?")
+_GROUPED: Final = re.compile(r"int([2-8])-(awq|gptq|sym|affine)(?:-g(\d{1,5}))?")
 _MIXED: Final = re.compile(r"mixed-(\d{1,3}(?:\.\d{1,20})?)")
+_ROWS: Final = re.compile(r"(fp8|int[2-8])-channel(?:-k(\d{1,7}))?")
 _BLOCKS: Final = re.compile(r"fp8-block(\d{1,5})x(\d{1,5})")
 
 
 def grouped(bits: int, kind: str, group_size: int) -> NumberFormat:
-    """Integers with an fp16 scale per group; ``awq`` and ``gptq`` also keep a zero point of the same bits.
+    """Integers with an fp16 scale per group, and a zero point.
+
+    ``awq`` and ``gptq`` keep a zero point of the same bits, ``affine`` (MLX, torchao, HQQ, quanto) one of 16, ``sym``
+    none.
 
     `group_size` -1 or 0: one scale per row, which is not counted per weight.
 
@@ -130,8 +135,32 @@ def grouped(bits: int, kind: str, group_size: int) -> NumberFormat:
     """
     if group_size <= 0:
         return _f(f"int{bits}-{kind}", bits)
-    overhead = (16 + (0 if kind == "sym" else bits)) / group_size
+    overhead = (16 + {"sym": 0, "affine": 16}.get(kind, bits)) / group_size
     return _f(f"int{bits}-{kind}-g{group_size}", bits, overhead)
+
+
+def channelwise(base: str, columns: int = 0) -> NumberFormat:
+    """`base` (``fp8``, ``int8``) with one 16-bit scale per row of `columns` weights; 0 where that is not known yet.
+
+    >>> channelwise("fp8", 4096).name, channelwise("fp8", 4096).bits
+    ('fp8-channel-k4096', 8.00390625)
+    """
+    bits = 8 if base == "fp8" else int(base.removeprefix("int"))
+    return _f(f"{base}-channel" + (f"-k{columns}" if columns else ""), bits, 16 / columns if columns else 0)
+
+
+def per_row(fmt: NumberFormat, columns: int) -> NumberFormat:
+    """`fmt` for a matrix of so many columns, if it has a scale per row; without scales where columns are 0.
+
+    >>> per_row(channelwise("fp8"), 2048).name, per_row(channelwise("fp8"), 0).name, per_row(lookup("bf16"), 9).name
+    ('fp8-channel-k2048', 'fp8', 'bfloat16')
+    """
+    match = _ROWS.fullmatch(fmt.name)
+    if match is None or match[2]:
+        return fmt
+    if columns:
+        return channelwise(match[1], columns)
+    return _BY_NAME.get(match[1]) or _f(f"{match[1]}-sym", fmt.payload_bits)
 
 
 def fp8_blocks(rows: int, columns: int) -> NumberFormat:
@@ -173,6 +202,8 @@ def lookup(name: str) -> NumberFormat:
         return found
     if match := _GROUPED.fullmatch(wanted):
         return grouped(int(match[1]), match[2], int(match[3] or -1))
+    if match := _ROWS.fullmatch(wanted):
+        return channelwise(match[1], int(match[2] or 0))
     if match := _MIXED.fullmatch(wanted):
         return mixed(float(match[1]))
     if (match := _BLOCKS.fullmatch(wanted)) and int(match[1]) and int(match[2]):

@@ -6,7 +6,7 @@
 - `latent`, `hybrid`, `mamba`, `gemma`, `unusual`: builders of decoders with a plan of their own
 - `mixers`: attention, latent attention and recurrent layers from fields
 - `drafts`: EAGLE, EAGLE-3, DFlash, Medusa, MLP speculators, multi-token prediction
-- `quantization`: formats of quantised weights; `plain_modules`: what stays plain
+- `quantization`: formats of quantised weights; `module_formats`, `module_names`: which module has which
 - `fields`: checked access to a config under all spellings, with the defaults of its class
 - `status`: which architectures can be counted
 - `hub`: fetches a config

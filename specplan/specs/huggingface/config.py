@@ -13,7 +13,7 @@ from specplan.files.reading import read_text
 from specplan.specs.huggingface.drafts import DRAFT_METHODS, build_draft, draft_method, mtp_draft
 from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded
-from specplan.specs.huggingface.plain_modules import apply_quantization
+from specplan.specs.huggingface.module_formats import apply_quantization
 from specplan.specs.huggingface.quantization import read_quantization
 from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import Model

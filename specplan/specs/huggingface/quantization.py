@@ -4,40 +4,54 @@ Read are ``quantization_config`` (transformers, vLLM, compressed-tensors), Model
 short forms that catalogues keep.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
 from specplan.specs.huggingface.fields import Fields
-from specplan.values.formats import NumberFormat, fp8_blocks, grouped, lookup
+from specplan.values.formats import NumberFormat, channelwise, fp8_blocks, grouped, lookup
 
 MAX_PATTERNS: Final = 100_000
 
 
+Rule = tuple[str, NumberFormat | None]
+"""A pattern of module names and the format of the modules it covers; None leaves them plain.
+
+Patterns: ``re:`` an expression matched from the start, ``full:`` one that spans the name, ``in:`` text anywhere in it;
+otherwise a module's name (its submodules included), a run of whole words, or a glob.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """Format of quantised weights and the patterns of modules that keep the plain one.
+    """The formats of a checkpoint's modules: rules by name, the first that matches deciding, and what is left to them.
 
     Attributes
     ----------
     default : NumberFormat or None
-        Format of every quantised module; None where the config does not determine it.
-    ignored : tuple of str
-        Patterns of modules left alone.
+        Format of linear layers that no rule names; None for the plain one.
+    rules : tuple of Rule
     only : tuple of str
-        Components that alone are quantised; empty for all linear layers.
-    formats : tuple of (str, NumberFormat)
-        Formats of components that differ.
+        Components that alone get the default; empty for all linear layers.
+    components : tuple of (str, NumberFormat)
+        Components with a default of their own.
     head : bool
-        The output head is quantised too.
+        The output head gets the default too.
+    every : bool
+        Router, embedding and head get it too (MLX).
     """
 
     default: NumberFormat | None
-    ignored: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
     only: tuple[str, ...] = ()
-    formats: tuple[tuple[str, NumberFormat], ...] = field(default=())
+    components: tuple[tuple[str, NumberFormat], ...] = ()
     head: bool = False
+    every: bool = False
+
+
+def _plain(names: Iterable[str], dialect: str = "") -> tuple[Rule, ...]:
+    return tuple((name if name.startswith("re:") else dialect + name, None) for name in names)
 
 
 def _bits(f: Fields, block: Mapping[str, Any], name: str, default: int) -> int:
@@ -66,33 +80,88 @@ def _fp8(f: Fields, block: Mapping[str, Any]) -> Quantization:
     default = lookup("fp8")
     if isinstance(sides, list) and len(sides) == 2:
         default = fp8_blocks(*(f.whole(side, "quantization_config.weight_block_size") for side in sides))
-    formats: tuple[tuple[str, NumberFormat], ...] = ()
     expert = block.get("expert_dtype") or f.config.get("expert_dtype")
-    if isinstance(expert, str) and "4" in expert:
-        formats = (("experts", lookup("mxfp4")),)
+    mx = isinstance(expert, str) and "4" in expert
     return Quantization(
-        default=default, ignored=_names(block, "modules_to_not_convert", "ignored_layers"), formats=formats
+        default=default,
+        rules=_plain(_names(block, "modules_to_not_convert", "ignored_layers")),
+        components=(("experts", lookup("mxfp4")),) if mx else (),
     )
 
 
-def _awq_or_gptq(f: Fields, block: Mapping[str, Any], kind: str) -> Quantization:
-    bits, size = _bits(f, block, "bits" if "bits" in block else "w_bit", 4), _group(f, block)
-    if "q_group_size" in block:
-        size = _group(f, block, "q_group_size")
+def _integers(f: Fields, block: Mapping[str, Any], kind: str, bits: int = 4, size: int = 128) -> NumberFormat | None:
+    """Format of an entry with ``bits`` and ``group_size``; None for 16 bits."""
+    stated = block.get("bits", block.get("w_bit", bits))
+    if f.whole(stated, "quantization_config.bits") >= 16:
+        return None
+    name = next((n for n in ("q_group_size", "group_size") if n in block), "group_size")
+    bits = _bits(f, {"bits": stated}, "bits", bits)
+    return grouped(bits, kind, _group(f, block, name, size))
+
+
+def _awq(f: Fields, block: Mapping[str, Any]) -> Quantization:
     return Quantization(
-        default=grouped(bits, kind, size),
-        ignored=_names(block, "modules_to_not_convert"),
+        default=_integers(f, block, "awq"),
+        rules=_plain(_names(block, "modules_to_not_convert"), "in:"),
         head=block.get("lm_head") is True,
     )
 
 
+def _gptq(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    """GPTQ: ``dynamic`` maps expressions to other settings (``+:``, or none) or to plain weights (``-:``), in order."""
+    default = _integers(f, block, "gptq")
+    rules: list[Rule] = []
+    dynamic = block.get("dynamic")
+    for pattern, entry in list(dynamic.items())[:MAX_PATTERNS] if isinstance(dynamic, dict) else ():
+        if pattern.startswith("-:"):
+            rules.append(("re:" + pattern[2:], None))
+        else:
+            own = {**block, **entry} if isinstance(entry, dict) else block
+            rules.append(("re:" + pattern.removeprefix("+:"), _integers(f, own, "gptq")))
+    listed = block.get("modules_in_block_to_quantize")
+    if isinstance(listed, list):
+        inside = [str(n) for group in listed for n in (group if isinstance(group, list) else [group])]
+        rules += [(name, default) for name in inside]
+        default, only = None, True
+    else:
+        only = False
+    rules += _plain(_names(block, "modules_to_not_convert"))
+    head = block.get("lm_head") is True and not only
+    return Quantization(default=default, rules=tuple(rules), head=head)
+
+
+def _auto_round(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    """AutoRound: ``extra_config`` by module name or expression; blocks that are not listed stay plain."""
+    data = str(block.get("data_type") or "int").lower()
+
+    def one(entry: Mapping[str, Any]) -> NumberFormat | None:
+        kind = str(entry.get("data_type") or data).lower()
+        if f.whole(entry.get("bits", block.get("bits", 4)), "bits") >= 16:
+            return None
+        if "fp" in kind:
+            bits = f.whole(entry.get("bits", block.get("bits", 4)), "bits")
+            return lookup(f"mxfp{bits}" if "mx" in kind else "nvfp4" if bits == 4 else "fp8")
+        # Packed as GPTQ or AWQ packs: zero points are stored, symmetric or not.
+        return _integers(f, {**block, **entry}, "gptq")
+
+    rules: list[Rule] = []
+    extra = block.get("extra_config")
+    entries = {k: v for k, v in extra.items() if isinstance(v, dict)} if isinstance(extra, dict) else {}
+    for name, entry in list(entries.items())[:MAX_PATTERNS]:
+        expression = any(c in name for c in "*^$()[]|\\?")
+        rules.append((f"re:{name}" if expression else name, one(entry)))
+    rules.sort(key=lambda rule: rule[0].startswith("re:"))  # exact names before expressions
+    blocks = block.get("block_name_to_quantize") or block.get("to_quant_block_names")
+    return Quantization(default=one({}), rules=tuple(rules), head=False if blocks else block.get("lm_head") is True)
+
+
 def _bitsandbytes(f: Fields, block: Mapping[str, Any]) -> Quantization:
-    ignored = _names(block, "llm_int8_skip_modules")
+    rules = _plain(_names(block, "llm_int8_skip_modules"))
     if block.get("load_in_8bit"):
-        return Quantization(default=lookup("int8"), ignored=ignored)
+        return Quantization(default=lookup("int8"), rules=rules)
     if block.get("load_in_4bit") or str(block.get("quant_method")) == "bitsandbytes":
         double = block.get("bnb_4bit_use_double_quant", False) is True
-        return Quantization(default=lookup("bnb-nf4" if double else "bnb-nf4-single"), ignored=ignored)
+        return Quantization(default=lookup("bnb-nf4" if double else "bnb-nf4-single"), rules=rules)
     raise UnsupportedError(f"{f.where}: quantization_config says neither load_in_4bit nor load_in_8bit")
 
 
@@ -106,38 +175,53 @@ def _scheme(f: Fields, weights: Mapping[str, Any], packed: str) -> NumberFormat:
             sides = weights.get("block_structure")
             if strategy == "block" and isinstance(sides, list) and len(sides) == 2:
                 return fp8_blocks(*(f.whole(side, "block_structure") for side in sides))
+            if strategy == "channel":
+                return channelwise("fp8")
             return lookup("mxfp8") if strategy == "group" and size == 32 else lookup("fp8")
         if bits == 4:
             return lookup("mxfp4" if size == 32 or "mx" in packed else "nvfp4")
         raise UnsupportedError(f"{f.where}: {bits}-bit floating-point weights cannot be counted")
-    if bits == 8 and strategy in ("tensor", "channel"):
+    if bits == 8 and strategy == "channel":
+        return channelwise("int8")
+    if bits == 8 and strategy == "tensor":
         return lookup("int8")
     symmetric = weights.get("symmetric", True) is not False
+    if strategy != "group" and symmetric:
+        return channelwise(f"int{_bits(f, weights, 'num_bits', 4)}")
     return grouped(_bits(f, weights, "num_bits", 4), "sym" if symmetric else "awq", size if strategy == "group" else -1)
 
 
 def _compressed_tensors(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    """compressed-tensors: a module's name decides before its class, whatever the order of the groups."""
     groups = block.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         f.assume("quant_method compressed-tensors without config_groups: bytes are counted at the plain dtype")
         return Quantization(default=None)
-    schemes = []
+    rules: list[Rule] = list(_plain(_names(block, "ignore")))
+    default: NumberFormat | None = None
+    found = 0
     for group in groups.values():
         weights = group.get("weights") if isinstance(group, dict) else None
-        if isinstance(weights, dict):
-            packed = str(group.get("format") or block.get("format") or "")
-            schemes.append((_names(group, "targets"), _scheme(f, weights, packed)))
-    if not schemes:
-        return Quantization(default=None)
-    ignored = _names(block, "ignore")
-    plain = [fmt for targets, fmt in schemes if "Linear" in targets or not targets]
-    if plain or len({fmt for _, fmt in schemes}) == 1:
-        default = plain[0] if plain else schemes[0][1]
-        if len({fmt for _, fmt in schemes}) > 1:
-            f.assume(f"several weight formats: {default.name} is counted for all")
-        return Quantization(default=default, ignored=ignored, head=any("lm_head" in t for t, _ in schemes))
-    f.assume(f"several weight formats by module name: {schemes[0][1].name} is counted for all")
-    return Quantization(default=schemes[0][1], ignored=ignored)
+        if not isinstance(weights, dict):
+            continue
+        scheme = _scheme(f, weights, str(group.get("format") or block.get("format") or ""))
+        found += 1
+        for target in _names(group, "targets") or ("Linear",):
+            if target in _LINEAR_CLASSES:
+                default = default or scheme
+            else:
+                rules.append((target, scheme))
+    return Quantization(default=default if found else None, rules=tuple(rules) if found else ())
+
+
+_LINEAR_CLASSES: Final = (
+    "Linear",
+    "LinearBase",
+    "ColumnParallelLinear",
+    "RowParallelLinear",
+    "FusedMoE",
+    "RoutedExperts",
+)
 
 
 _MODELOPT: Final[dict[str, str]] = {
@@ -162,61 +246,130 @@ _MODELOPT: Final[dict[str, str]] = {
 }
 
 
-def _modelopt(f: Fields, block: Mapping[str, Any]) -> Quantization:
-    algo = str(block.get("quant_algo") or "").upper()
-    ignored = _names(block, "exclude_modules", "ignore", "modules_to_not_convert")
-    if not ignored:
-        f.assume("the quantised checkpoint's list of excluded modules is not given: all linear layers are counted")
-    if algo == "MIXED_PRECISION":
-        return _mixed(f, block, ignored)
+def _algorithm(f: Fields, entry: Mapping[str, Any], default_group: int = 128) -> NumberFormat:
+    """Format of a ModelOpt ``quant_algo``."""
+    algo = str(entry.get("quant_algo") or "").upper()
     name = _MODELOPT.get(algo)
     if name is None:
         raise UnsupportedError(f"{f.where}: quant_algo {algo!r} cannot be counted; known: {', '.join(_MODELOPT)}")
-    fmt = lookup(name)
     if "awq" in name or "gptq" in name:
-        fmt = grouped(4, name.split("-")[1], _group(f, block))
-    return Quantization(default=fmt, ignored=ignored)
+        return grouped(4, name.split("-")[1], _group(f, entry, default=default_group))
+    return channelwise("fp8") if algo == "FP8_PER_CHANNEL_PER_TOKEN" else lookup(name)
 
 
-def _mixed(f: Fields, block: Mapping[str, Any], ignored: tuple[str, ...]) -> Quantization:
-    """Formats listed per module in ``quantized_layers``; each component gets the one most of its modules have."""
+def _modelopt(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    """ModelOpt: every linear layer but the excluded, the head too where exclusions are listed without it."""
+    excluded = _names(block, "exclude_modules", "ignore", "modules_to_not_convert")
+    if not excluded:
+        f.assume("the quantised checkpoint's list of excluded modules is not given: all linear layers are counted")
+    rules = _plain(excluded)
+    if str(block.get("quant_algo") or "").upper() != "MIXED_PRECISION":
+        return Quantization(default=_algorithm(f, block), rules=rules, head=bool(excluded))
     listed = block.get("quantized_layers")
     if not isinstance(listed, dict) or not listed:
         if block.get("quant_method") == "fp8" or block.get("weight_block_size"):
             f.assume("mixed precision without quantized_layers: the block-fp8 part of the config is counted for all")
-            return replace(_fp8(f, block), ignored=ignored)
+            return replace(_fp8(f, block), rules=rules)
         f.assume("mixed precision without quantized_layers: bytes are counted at the plain dtype")
         return Quantization(default=None)
-    votes: dict[str, dict[str, int]] = {}
-    for module, entry in list(listed.items())[:MAX_PATTERNS]:
-        name = _MODELOPT.get(str((entry or {}).get("quant_algo", "")).upper()) if isinstance(entry, dict) else None
-        component = _component(str(module))
-        if name is not None and component:
-            counted = votes.setdefault(component, {})
-            counted[name] = counted.get(name, 0) + 1
-    if not votes:
+    formats = tuple(
+        (str(module), _algorithm(f, entry))
+        for module, entry in list(listed.items())[:MAX_PATTERNS]
+        if isinstance(entry, dict) and entry.get("quant_algo")
+    )
+    if not formats:
         raise UnsupportedError(f"{f.where}: quantized_layers names no module that is known")
-    formats = {component: max(counted, key=lambda n: counted[n]) for component, counted in votes.items()}
-    if any(len(counted) > 1 for counted in votes.values()):
-        f.assume("mixed precision inside a component: each is counted at the format most of its modules have")
-    default = lookup(max(formats.values(), key=list(formats.values()).count))
-    differ = tuple((c, lookup(n)) for c, n in formats.items() if lookup(n) != default)
-    return Quantization(default=default, only=tuple(formats), formats=differ, ignored=ignored)
+    return Quantization(default=None, rules=(*rules, *formats))
 
 
-def _component(module: str) -> str:
-    """Component of the counts to which a module's name belongs; empty if none is known."""
-    for words, component in (
-        (("shared_expert", "shared_mlp"), "shared_experts"),
-        ((".experts",), "experts"),
-        (("lm_head",), "head"),
-        (("linear_attn", "mamba", ".conv", "in_proj", "out_proj"), "recurrent"),
-        (("self_attn", "attention", ".attn", "q_proj", "k_proj", "v_proj", "o_proj"), "attention"),
-        (("mlp", "feed_forward", "up_proj", "down_proj"), "mlp"),
-    ):
-        if any(word in module for word in words):
-            return component
-    return ""
+def _mlx(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    """MLX: every matrix, embedding and router included; single modules have settings of their own, or false."""
+
+    def one(entry: Mapping[str, Any]) -> NumberFormat:
+        mode = str(entry.get("mode") or block.get("mode") or "affine")
+        if mode != "affine":
+            return lookup(mode)
+        bits = _bits(f, {**block, **entry}, "bits", 4)
+        return grouped(bits, "affine", _group(f, {**block, **entry}, default=64))
+
+    rules = tuple(
+        (name, None if entry is False else one(entry))
+        for name, entry in list(block.items())[:MAX_PATTERNS]
+        if entry is False or isinstance(entry, dict)
+    )
+    return Quantization(default=one({}), rules=tuple(rules), every=True)
+
+
+def _torchao_type(f: Fields, quant: Any, entry: Mapping[str, Any]) -> NumberFormat | None:
+    """Format of one torchao config, under its class name or its old short name."""
+    if quant is None:
+        return None
+    name = str(quant).lower().replace("_", "")
+    data = entry.get("_data") if isinstance(entry.get("_data"), dict) else entry
+    if "int4" in name and "float8" not in name.split("int4")[0]:
+        return grouped(4, "affine", _group(f, data, default=128))
+    if "float8" in name or "fp8" in name:
+        return grouped(4, "affine", _group(f, data, default=128)) if "int4" in name else channelwise("fp8")
+    if "int8dynamicactivationint4" in name:
+        return grouped(4, "sym", _group(f, data, default=32))
+    if "int8" in name:
+        return channelwise("int8")
+    for key, known in (("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("mx", "mxfp8")):
+        if key in name:
+            return lookup(known)
+    raise UnsupportedError(f"{f.where}: torchao weights of type {str(quant)[:60]!r} cannot be counted")
+
+
+def _torchao(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    quant = block.get("quant_type")
+    entry: Mapping[str, Any] = block
+    if isinstance(quant, dict):  # {"default": {"_type": ..., "_data": {...}}}
+        inner = quant.get("default", quant)
+        entry = inner if isinstance(inner, dict) else {}
+        quant = entry.get("_type")
+    plain = _plain(_names(block, "modules_to_not_convert"))
+    data = entry.get("_data")
+    by_name = next(
+        (data[n] for n in ("module_fqn_to_config", "fqn_to_config") if isinstance(data, dict) and n in data), None
+    )
+    embedding = block.get("include_input_output_embeddings") is True
+    if not isinstance(by_name, dict):
+        kwargs = block.get("quant_type_kwargs")
+        more = {**entry, **kwargs} if isinstance(kwargs, dict) else entry
+        return Quantization(default=_torchao_type(f, quant, more), rules=plain, every=embedding)
+    rules = [
+        (("full:" + n[3:]) if n.startswith("re:") else n, _torchao_type(f, (c or {}).get("_type"), c or {}))
+        for n, c in list(by_name.items())[:MAX_PATTERNS]
+        if n != "_default" and (c is None or isinstance(c, dict))
+    ]
+    rules.sort(key=lambda rule: rule[0].startswith("full:"))
+    last = by_name.get("_default")
+    default = _torchao_type(f, last.get("_type"), last) if isinstance(last, dict) else None
+    return Quantization(default=default, rules=(*plain, *rules))
+
+
+def _hqq(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    """HQQ: a 16-bit scale and zero point per group; settings of single kinds of layers in ``dynamic_config``."""
+    config = block.get("quant_config")
+    config = config if isinstance(config, dict) else block
+
+    def one(entry: Mapping[str, Any]) -> NumberFormat:
+        own = entry.get("weight_quant_params")
+        own = own if isinstance(own, dict) else entry
+        return grouped(_bits(f, own, "nbits", 4), "affine", _group(f, own, default=64))
+
+    tags = {k: v for k, v in config.items() if "." in k and isinstance(v, dict)}
+    rules = (*_plain(_names(block, "skip_modules")), *((tag, one(v)) for tag, v in tags.items()))
+    return Quantization(default=None if tags and "weight_quant_params" not in config else one(config), rules=rules)
+
+
+def _quanto(f: Fields, block: Mapping[str, Any]) -> Quantization:
+    kind = str(block.get("weights") or "int8").lower()
+    formats = {"float8": channelwise("fp8"), "int8": channelwise("int8"), "int4": grouped(4, "affine", 128),
+               "int2": grouped(2, "affine", 128)}  # fmt: skip
+    if kind not in formats:
+        raise UnsupportedError(f"{f.where}: quanto weights of type {kind!r} cannot be counted")
+    return Quantization(default=formats[kind], rules=_plain(_names(block, "modules_to_not_convert")))
 
 
 def read_quantization(f: Fields, config: Mapping[str, Any], beside: Mapping[str, Any] | None) -> Quantization | None:
@@ -246,32 +399,26 @@ def read_quantization(f: Fields, config: Mapping[str, Any], beside: Mapping[str,
     return _by_method(f, block, method)
 
 
+def _all(fmt: NumberFormat, *only: str) -> Callable[[Fields, Mapping[str, Any]], Quantization]:
+    """Reader of a method with one format: every linear layer that is not listed, or only some components."""
+
+    def read(_f: Fields, block: Mapping[str, Any]) -> Quantization:
+        return Quantization(
+            default=fmt, rules=_plain(_names(block, "modules_to_not_convert", "ignored_layers")), only=only
+        )
+
+    return read
+
+
 def _by_method(f: Fields, block: Mapping[str, Any], method: str) -> Quantization:
-    match method.replace("-", "_"):
-        case "fp8" | "fbgemm_fp8" | "w8a8_fp8" | "deepseek_fp8":
-            return _fp8(f, block)
-        case "awq" | "awq_marlin" | "gemm":
-            return _awq_or_gptq(f, block, "awq")
-        case "gptq" | "gptq_marlin" | "auto_round" | "autoround":
-            return _awq_or_gptq(f, block, "gptq")
-        case "bitsandbytes" | "bnb":
-            return _bitsandbytes(f, block)
-        case "compressed_tensors" | "compressed_tensor":
-            return _compressed_tensors(f, block)
-        case "mxfp4" | "gpt_oss_mxfp4":
-            ignored = _names(block, "modules_to_not_convert")
-            return Quantization(default=lookup("mxfp4"), ignored=ignored, only=("experts",))
-        case "mxfp8":
-            return Quantization(
-                default=lookup("mxfp8"), ignored=_names(block, "modules_to_not_convert", "ignored_layers")
-            )
-        case "w8a8_int8" | "int8" | "eetq" | "experts_int8":
-            only = ("experts",) if method == "experts_int8" else ()
-            return Quantization(default=lookup("int8"), ignored=_names(block, "modules_to_not_convert"), only=only)
-        case "quark":
-            return _quark(f, block)
-    known = "fp8, awq, gptq, bitsandbytes, compressed-tensors, mxfp4, mxfp8, modelopt, w8a8_int8, quark"
-    raise UnsupportedError(f"{f.where}: quant_method {method!r} cannot be counted; known: {known}")
+    if not method and "group_size" in block and "bits" in block:
+        method = "mlx"
+    read = _METHODS.get(method.replace("-", "_").removeprefix("intel/"))
+    if read is None:
+        raise UnsupportedError(
+            f"{f.where}: quant_method {method!r} cannot be counted; known: {', '.join(_METHODS)}, modelopt"
+        )
+    return read(f, block)
 
 
 def _quark(f: Fields, block: Mapping[str, Any]) -> Quantization:
@@ -285,4 +432,33 @@ def _quark(f: Fields, block: Mapping[str, Any]) -> Quantization:
     name = next((value for key, value in known.items() if dtype.startswith(key)), None)
     if name is None:
         raise UnsupportedError(f"{f.where}: quark weights of dtype {dtype!r} cannot be counted")
-    return Quantization(default=lookup(name), ignored=_names(block, "exclude"))
+    channels = str(weight.get("qscheme") or "") == "per_channel" and name in ("fp8", "int8")
+    rules: list[Rule] = list(_plain(_names(block, "exclude")))
+    layers = block.get("layer_quant_config")
+    for pattern, entry in list(layers.items())[:MAX_PATTERNS] if isinstance(layers, dict) else ():
+        own = entry.get("weight") if isinstance(entry, dict) else None
+        kind = str(own.get("dtype", "")).lower() if isinstance(own, dict) else ""
+        rules.append((pattern, next((lookup(v) for k, v in known.items() if kind.startswith(k)), None)))
+    return Quantization(default=channelwise(name) if channels else lookup(name), rules=tuple(rules))
+
+
+_METHODS: Final[dict[str, Callable[[Fields, Mapping[str, Any]], Quantization]]] = {
+    **dict.fromkeys(("fp8", "w8a8_fp8", "deepseek_fp8", "finegrained_fp8"), _fp8),
+    **dict.fromkeys(("fbgemm_fp8", "ptpc_fp8"), _all(channelwise("fp8"))),
+    **dict.fromkeys(("awq", "awq_marlin", "auto_awq", "gemm"), _awq),
+    **dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), _gptq),
+    **dict.fromkeys(("auto_round", "autoround", "inc"), _auto_round),
+    **dict.fromkeys(("bitsandbytes", "bnb"), _bitsandbytes),
+    **dict.fromkeys(("compressed_tensors", "compressed_tensor"), _compressed_tensors),
+    # Engines quantise experts alone with these; other linear layers stay plain.
+    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), _all(lookup("mxfp4"), "experts")),
+    "experts_int8": _all(channelwise("int8"), "experts"),
+    "mxfp8": _all(lookup("mxfp8")),
+    **dict.fromkeys(("w8a8_int8", "int8", "eetq"), _all(channelwise("int8"))),
+    "quark": _quark,
+    "torchao": _torchao,
+    "hqq": _hqq,
+    "quanto": _quanto,
+    "bitnet": _all(lookup("bitnet")),
+    "mlx": _mlx,
+}
