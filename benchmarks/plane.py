@@ -17,12 +17,13 @@ import numpy as np
 from scipy.optimize import brentq, elementwise
 
 from specplan.decide.plane import plane
-from specplan.decide.source import DraftSource
+from specplan.decide.source import placed
 from specplan.formulas.draft_length import best_kappa
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.indifference import free_draft_tie
 from specplan.formulas.speedup import speedup
 from specplan.formulas.tree import best_tree
+from specplan.propose.spelling import read_source
 from specplan.report.picture import save
 from specplan.report.plane_plot import draw_planes
 
@@ -64,8 +65,8 @@ def by_scalar_loop(n: int) -> list[float]:
 def million_cell_plane(path: Path | None) -> None:
     """A plane of 1000 x 1000 cells with 8 contours, drawn if a path is given."""
     sources = [
-        DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7),
-        DraftSource(name="ngram", kappa=3, c=0.0, alpha=0.5),
+        placed(read_source("1b:c=.164664,alpha=.7")),
+        placed(read_source("ngram:alpha=.5")),
     ]
     drawn = plane(sources, kappa=3, levels=[0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0], cells=1000)
     if len(drawn.contours) != 8 or drawn.grid.size != MILLION:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from specplan.decide.step_source import loads, on_engine, step_time
-from specplan.decide.step_source_text import parse_step_source
+from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.step_time import machine
@@ -37,7 +37,7 @@ def sweep() -> tuple[int, float]:
     for tp in RANKS:
         on = machine(card, "vllm", tp)
         for text in SOURCES:
-            source = parse_step_source(text)
+            source = read_source(text)
             source = on_engine(replace(source, model=draft) if source.kind == "model" else source, target, "vllm")
             of = loads(target, source, tp)
             batch, context, kappa = BATCHES[:, None, None], CONTEXTS[None, :, None], KAPPAS[None, None, :]

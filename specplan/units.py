@@ -6,6 +6,7 @@ a float in the base unit: bytes, bytes per second, FLOP per second, seconds, wat
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from specplan.errors import InputError
@@ -102,6 +103,43 @@ def parse_count(text: object) -> int:
     if len(digits) > len(str(LARGEST_COUNT)) or int(digits) * factor > LARGEST_COUNT:
         raise InputError(f"{str(text).strip()[:24]!r} is too large a count; at most {LARGEST_COUNT:,}")
     return int(digits) * factor
+
+
+def read_number(text: str, where: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """One finite number within bounds.
+
+    >>> read_number("0.7", "--alpha", 0, 1)
+    0.7
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        raise InputError(f"{where} {text.strip()!r} is not a number") from None
+    if not math.isfinite(number) or not low <= number <= high:
+        bounds = f"be at least {low:g}" if high == math.inf else f"lie in [{low:g}, {high:g}]"
+        raise InputError(f"{where} {text.strip()} must be finite and {bounds}")
+    return number
+
+
+def read_whole(text: str, where: str) -> int:
+    """One whole number of at least 1.
+
+    >>> read_whole("3", "k")
+    3
+    """
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > 6 or int(digits) < 1:
+        raise InputError(f"{where} {digits!r} must be a whole number of at least 1")
+    return int(digits)
+
+
+def read_numbers(texts: Iterable[str], where: str, low: float = -math.inf, high: float = math.inf) -> list[float]:
+    """Numbers of repeated or comma-separated values of an option.
+
+    >>> read_numbers(["0.5,0.7", "0.9"], "--alpha", 0, 1)
+    [0.5, 0.7, 0.9]
+    """
+    return [read_number(part, where, low, high) for text in texts for part in text.split(",")]
 
 
 def format_gib(n_bytes: float, digits: int = 2) -> str:

@@ -46,7 +46,7 @@ def compare(
 ) -> None:
     """Step time and throughput of each draft source over batch and context, against no speculation."""
     from specplan import units
-    from specplan.cli.step_inputs import load_sources, load_tables
+    from specplan.cli.source_option import load_sources, load_tables
     from specplan.decide.compare import compare as plan
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator

@@ -50,10 +50,10 @@ def plane(
     from specplan import units
     from specplan.cli.source_option import Place, picture_width, scenes
     from specplan.decide.plane import planes_of
-    from specplan.decide.source_text import read_numbers
     from specplan.decide.sweep import axis_named, default_axis, sweep
     from specplan.report import plane_report
     from specplan.report.output_file import ARRAYS, PICTURES, output_path
+    from specplan.units import read_numbers
 
     axis = None if kind == "plane" else axis_named(kind)
     picture = None if output is None else output_path(output, PICTURES)

@@ -34,7 +34,7 @@ def schedule(
 ) -> None:
     """Best draft length per batch, as the engine's configuration and a command to paste."""
     from specplan import units
-    from specplan.cli.step_inputs import load_sources, load_tables
+    from specplan.cli.source_option import load_sources, load_tables
     from specplan.decide.schedule import schedule as plan
     from specplan.errors import InputError
     from specplan.specs.catalog import load_model

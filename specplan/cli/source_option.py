@@ -1,31 +1,116 @@
-"""Draft sources as the options of `plane`, `tune` and `tie` name them: models and cards are loaded here."""
+"""Draft sources and where they run, as the options of commands name them: models, cards and documents are read here."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from specplan.decide.measured import MeasuredSource, summarise
+from specplan.decide.documents import measured_source, sources_of
+from specplan.decide.measured import summarise
 from specplan.decide.plane import Scene
 from specplan.decide.pricing import LAYERS, Pair, Setting, price_notes, priced, prices
-from specplan.decide.source import DraftSource, check_source
-from specplan.decide.source_text import (
-    SourceText,
-    measured_rows,
-    measured_source,
-    read_acceptances,
-    read_number,
-    read_source,
-)
-from specplan.decide.step_source import eagle_head, mtp_head
-from specplan.errors import InputError
+from specplan.decide.source import Placed, placed
+from specplan.decide.step_source import head_for
+from specplan.errors import InputError, NotFoundError
 from specplan.files.reading import read_text
+from specplan.propose.spelling import read_source, with_acceptance
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.timing.measured_steps import MeasuredTable, load_measured_table
+from specplan.units import read_number
 from specplan.values import formats
 from specplan.values.model import Model
+from specplan.values.source import Source
 
-HEADS: Final = {"eagle": eagle_head, "eagle3": eagle_head, "mtp": mtp_head}
+_DOCUMENT: Final = re.compile(r"(.+?\.jsonl?(?:\.gz|\.zst)?)(?::(.*))?")
+
+
+def load_sources(texts: Sequence[str], kappa: int | None = None, *, models: bool = True) -> list[Source]:
+    """Sources as they are written, or as documents measured them (``FILE.json``, ``FILE.json:NAME``, or step records).
+
+    Parameters
+    ----------
+    texts : sequence of str
+    kappa : int, optional
+        Draft length of those that fix none.
+    models : bool
+        Whether to load the models that draft; a name that no file answers to is a draft of one's own where c is given.
+    """
+    if kappa is not None and kappa < 1:
+        raise InputError(f"--num-speculative-tokens {kappa}: must be at least 1")
+    found: list[Source] = []
+    for text in texts:
+        read = _measured(text) or [read_source(text, kappa)]
+        found += [with_model(source) for source in read] if models else read
+    for i, source in enumerate(found):
+        if any(other.title == source.title and other != source for other in found[:i]):
+            raise source.wrong(f"two sources are called {source.title!r}; give one another name=...")
+    return found
+
+
+def with_model(source: Source) -> Source:
+    """The source with the model that drafts, where it has one."""
+    if source.kind != "model":
+        return source
+    try:
+        return replace(source, model=load_model(source.name))
+    except NotFoundError:
+        if source.c is None:
+            raise
+        return source
+
+
+def _measured(text: str) -> list[Source]:
+    """Sources of a measured document; none where the text names no such file."""
+    match = _DOCUMENT.fullmatch(text.strip())
+    if match is None:
+        return []
+    path, wanted = Path(match[1]), match[2]
+    if path.suffix.lower() == ".json":
+        content = read_text(path, "a JSON document of replay, measure or ingest")
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: not JSON: {error}") from None
+        if isinstance(document, dict) and ("model_type" in document or "architectures" in document):
+            return []  # the config of a model
+        every = sources_of(document, str(path))
+    else:
+        every = _of_steps(path)
+    if not wanted:
+        return [s for s in every if "(" not in s.label] or every
+    chosen = [s for s in every if wanted in (s.title, s.text, s.name)]
+    if not chosen:
+        raise InputError(f"{path}: no source {wanted!r}; it holds {', '.join(s.title for s in every)}")
+    return chosen
+
+
+def _of_steps(path: Path) -> list[Source]:
+    """One source for each source and tag of a file of step records."""
+    from specplan.records.files import read_steps
+    from specplan.records.tally import Tally
+
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for step in read_steps(path):
+        groups.setdefault((step.source, step.tag), []).append(step)
+    if not groups:
+        raise InputError(f"{path}: holds no step records")
+    return [
+        measured_source(summarise(Tally.of_steps(steps), source=name, tag=tag)) for (name, tag), steps in groups.items()
+    ]
+
+
+def load_tables(named: Sequence[str] | None) -> Mapping[str, MeasuredTable]:
+    """Measured tables given as NAME=FILE."""
+    found = {}
+    for text in named or ():
+        name, equals, path = text.partition("=")
+        if not equals or not name or not path:
+            raise InputError(f"--measured {text!r}: expected NAME=FILE, with the name of the target or of a source")
+        found[name] = load_measured_table(Path(path))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,32 +153,24 @@ class Place:
         ridge = prices(pair, positions=1, batch=self.batch, context_len=self.context_len).ridge
         return Setting(pair=pair, ridge=ridge)
 
-    def placed(self, source: DraftSource, setting: Setting, *, keep_verify: bool = False) -> DraftSource:
-        """The source with the c and the verify factor of its setting."""
+    def placed(self, source: Source, target: Model | None) -> tuple[Placed, Setting]:
+        """A source on its target, with what the setting makes of its c and verify factor where it states none."""
+        draft = None
+        if source.c is None and not source.is_weightless:
+            if target is None:
+                raise source.wrong("give its cost (c=...) or the target that it drafts for")
+            draft = with_model(source).model if source.kind == "model" else head_for(source, target)
+        setting = self.setting(target, draft)
+        label = target.name if target is not None and draft is not None else ""
+        found = placed(source, kappa=self.kappa, c=0.0 if draft is not None else None, target=label)
         if setting.pair is None and setting.ridge is None:
-            return source
-        c, verify = priced(source, setting, batch=self.batch, context_len=self.context_len)
-        if setting.pair is not None and setting.pair.draft is not None:
-            source = replace(source, c=c, c_origin="derived")
-        return check_source(source if keep_verify else replace(source, verify=verify, verify_origin="derived"))
-
-
-def draft_model(text: SourceText, target: Model | None) -> Model | None:
-    """The model behind a written source: a head made for the target, a named model, or None where c is known."""
-    if text.is_weightless or "c" in text.given:
-        return None
-    if target is None:
-        raise InputError(f"source {text.name!r}: give its cost (c=...) or the target that it drafts for")
-    return HEADS[text.name](target) if text.name in HEADS else load_model(text.name)
-
-
-def one_source(place: Place, text: SourceText, target: Model | None) -> tuple[DraftSource, Setting]:
-    """A written source on its target."""
-    draft = draft_model(text, target)
-    setting = place.setting(target, draft)
-    label = target.name if target is not None and draft is not None else ""
-    source = text.source(kappa=place.kappa, c=0.0 if draft is not None else None, target=label)
-    return place.placed(source, setting, keep_verify="verify" in text.given), setting
+            return found, setting
+        c, verify = priced(found, setting, batch=self.batch, context_len=self.context_len)
+        if draft is not None:
+            found = replace(found, c=c, c_origin="derived")
+        if source.verify is None or source.verify_origin == "measured":  # of another machine
+            found = replace(found, verify=verify, verify_origin="derived")
+        return found, setting
 
 
 def scenes(
@@ -107,29 +184,24 @@ def scenes(
     costs: Sequence[str] = (),
 ) -> list[Scene]:
     """One scene for each target (or one without), with all sources placed on it."""
-    acceptance = read_acceptances(alphas)
+    acceptance = dict(_named(text, "--alpha", "") for text in alphas)
     _check_names(acceptance, drafts, targets)
     if drafts and not targets:
         raise InputError(f"--draft {drafts[0]}: name the target that it drafts for, or give --source {drafts[0]}:c=...")
-    written = [read_source(text) for text in sources]
-    measured = [row for path in points for row in measured_file(Path(path))]
-    known_costs = {name: read_number(value, f"--cost {name}=", 0.0) for name, value in map(_named, costs)}
+    known = {name: read_number(c, f"--cost {name}=", 0.0) for name, c in (_named(t, "--cost") for t in costs)}
+    written = [
+        replace(s, c=known[s.name]) if s.c is None and s.name in known else s
+        for s in load_sources([*sources, *points], models=False)
+    ]
     out = []
     for name in targets or (None,):
         target = None if name is None else load_model(name)
-        placed = [
-            one_source(place, SourceText(name=draft, given=_acceptance(acceptance, draft, str(name))), target)
-            for draft in drafts
-        ]
-        placed += [one_source(place, text, target) for text in written]
-        derived = {draft: source.c for draft, (source, _) in zip(drafts, placed, strict=False)}
+        found = [place.placed(_accepting(acceptance, draft, str(name)), target) for draft in drafts]
+        found += [place.placed(source, target) for source in written]
         free = place.setting(target)
-        for row in measured:
-            source = measured_source(row, kappa=place.kappa, costs={**derived, **known_costs})
-            placed.append((place.placed(source, free), free))
         verify = 1.0
         if free.pair is not None or free.ridge is not None:
-            chain = DraftSource(name="plane", kappa=place.kappa, c=0.0)
+            chain = Placed(source=Source(name="plane", kind="free"), kappa=place.kappa, c=0.0)
             verify = priced(chain, free, batch=place.batch, context_len=place.context_len)[1]
         assumptions, not_modeled = price_notes(free)
         out.append(
@@ -137,7 +209,7 @@ def scenes(
                 title="" if target is None else target.name,
                 verify=verify,
                 ridge=free.ridge,
-                placed=tuple(placed),
+                placed=tuple(found),
                 assumptions=assumptions,
                 not_modeled=not_modeled,
             )
@@ -145,22 +217,26 @@ def scenes(
     return out
 
 
-def _named(text: str) -> tuple[str, str]:
-    name, equals, value = text.rpartition("=")
-    if not equals or not name:
-        raise InputError(f"--cost {text!r}: write NAME=0.16")
-    return name, value
+def _named(text: str, option: str, name: str | None = None) -> tuple[str, str]:
+    """``NAME=value``; without a name, `name`."""
+    found, equals, value = text.rpartition("=")
+    if equals and found:
+        return found, value
+    if name is None:
+        raise InputError(f"{option} {text!r}: write NAME=0.16")
+    return name, text
 
 
-def _acceptance(acceptance: Mapping[str, dict[str, Any]], draft: str, target: str) -> dict[str, Any]:
-    """The most specific acceptance given: for the pair, the target, the draft, or all."""
+def _accepting(acceptance: Mapping[str, str], draft: str, target: str) -> Source:
+    """A draft with the most specific acceptance given: for the pair, the target, the draft, or all."""
+    source = read_source(draft)
     for name in (f"{draft}/{target}", target, draft, ""):
         if name in acceptance:
-            return acceptance[name]
-    return {}
+            return with_acceptance(source, acceptance[name], "--alpha")
+    return source
 
 
-def _check_names(acceptance: Mapping[str, Any], drafts: Sequence[str], targets: Sequence[str]) -> None:
+def _check_names(acceptance: Mapping[str, str], drafts: Sequence[str], targets: Sequence[str]) -> None:
     known = {"", *drafts, *targets, *(f"{draft}/{target}" for draft in drafts for target in targets)}
     for name in acceptance:
         if name not in known:
@@ -169,28 +245,6 @@ def _check_names(acceptance: Mapping[str, Any], drafts: Sequence[str], targets: 
             )
     if acceptance and not drafts:
         raise InputError("--alpha belongs to --draft; write the acceptance of other sources as --source NAME:alpha=...")
-
-
-def measured_file(path: Path) -> list[MeasuredSource]:
-    """Measured sources of a JSON document, or of a file of step records (one summary per source and tag)."""
-    import json
-
-    if path.suffix.lower() == ".json":
-        text = read_text(path, "a JSON document of replay, measure or ingest")
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not JSON: {error}") from None
-        return measured_rows(document, str(path))
-    from specplan.records.files import read_steps
-    from specplan.records.tally import Tally
-
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for step in read_steps(path):
-        groups.setdefault((step.source, step.tag), []).append(step)
-    if not groups:
-        raise InputError(f"{path}: holds no step records")
-    return [summarise(Tally.of_steps(steps), source=name, tag=tag) for (name, tag), steps in groups.items()]
 
 
 def picture_width(width: float | None) -> float | None:

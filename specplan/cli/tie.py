@@ -26,11 +26,11 @@ def tie(
     import numpy as np
 
     from specplan import units
-    from specplan.cli.source_option import Place, one_source
+    from specplan.cli.source_option import Place, load_sources
     from specplan.decide import tie as plan
     from specplan.decide.pricing import price_notes
-    from specplan.decide.source_text import SourceText, read_acceptance, read_source
     from specplan.errors import InputError
+    from specplan.propose.spelling import with_acceptance
     from specplan.report import json_document, tie_report
     from specplan.report.plane_report import print_notes
     from specplan.specs.catalog import load_model
@@ -47,26 +47,28 @@ def tie(
         kappa=kappa,
     )
     model = None if target is None else load_model(target)
-    first = read_source(a)
+    if len(found := load_sources([a, b], models=False)) != 2:
+        raise InputError(f"a tie is between two sources, {a} and {b} are {len(found)}; pick one as FILE.json:NAME")
+    first, second = found
     if alpha is not None:
-        first = SourceText(name=first.name, given={**first.given, **read_acceptance(alpha, "--alpha")})
-    incumbent, setting = one_source(place, first, model)
-    challenger, _ = one_source(place, read_source(b), model)
-    if not incumbent.has_acceptance:
+        first = with_acceptance(first, alpha, "--alpha")
+    incumbent, setting = place.placed(first, model)
+    challenger, _ = place.placed(second, model)
+    if not first.has_acceptance:
         raise InputError(f"{a}: what it is worth depends on its acceptance; give --alpha, or {first.name}:alpha=...")
-    found = plan.tie(incumbent, challenger)
+    tied = plan.tie(incumbent, challenger)
     coverage = np.array([])
     needed = np.array([])
-    if challenger.is_weightless and challenger.hit is None and challenger.hazard is None:
+    if challenger.is_weightless and second.hit is None and not second.hazard:
         coverage = np.linspace(0.1, 1.0, 10)
         needed = plan.coverage_curve(incumbent, challenger, coverage)
-    document = tie_report.tie_document(found, coverage.tolist(), needed.tolist(), price_notes(setting))
+    document = tie_report.tie_document(tied, coverage.tolist(), needed.tolist(), price_notes(setting))
     if json:
         typer.echo(json_document.render(document))
     else:
         from rich.console import Console
 
-        tie_report.print_tie(found, coverage.tolist(), needed.tolist(), Console())
+        tie_report.print_tie(tied, coverage.tolist(), needed.tolist(), Console())
         print_notes(document, Console())
-    if not found.is_reachable:
+    if not tied.is_reachable:
         raise typer.Exit(1)

@@ -36,10 +36,11 @@ def tune(
     from specplan import units
     from specplan.cli.source_option import Place, scenes
     from specplan.decide import tune as plan
-    from specplan.decide.source_text import read_numbers, read_whole
     from specplan.errors import InputError
     from specplan.report import json_document, tune_report
     from specplan.report.plane_report import print_notes
+    from specplan.units import read_numbers, read_whole
+    from specplan.values.source import Range
 
     lengths = [read_whole(k, "--compare") for text in compare for k in text.split(",")]
     console = Console()
@@ -74,11 +75,14 @@ def tune(
     given = [] if many else alpha
     (scene,) = scenes(place, [] if target is None else [target], drafts=draft, sources=source, alphas=given)
     load = {"kappa_max": kappa_max, "batch": batch, "context_len": place.context_len}
-    free = [entry for entry in scene.placed if not entry[0].has_acceptance]
-    known = [entry for entry in scene.placed if entry[0].has_acceptance]
+    free = [entry for entry in scene.placed if not entry[0].source.has_acceptance]
+    known = [entry for entry in scene.placed if entry[0].source.has_acceptance]
     curves = [plan.tune_source(s, setting, **load) for s, setting in known]
     alphas = read_numbers(alpha if many else [".5,.6,.7,.8,.9"], "--alpha", 0.0, 1.0)
-    tables = [[plan.tune_source(replace(s, alpha=a), setting, **load) for a in alphas] for s, setting in free]
+    tables = [
+        [plan.tune_source(replace(s, source=replace(s.source, alpha=Range.at(a))), setting, **load) for a in alphas]
+        for s, setting in free
+    ]
     document = tune_report.curves_document(curves, scene, **load)
     if free:
         tune_report.add_free(document, [s for s, _ in free], alphas, tables)

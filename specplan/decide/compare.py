@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from specplan.decide.cost import require_ranks
 from specplan.decide.sensitivity import Swing, sensitivity
+from specplan.decide.source import emitted
 from specplan.decide.step_setting import (
     MAX_BATCH,
     MAX_KAPPA,
@@ -19,17 +20,7 @@ from specplan.decide.step_setting import (
     pool_of,
     times,
 )
-from specplan.decide.step_source import (
-    NO_SOURCE,
-    Loads,
-    Range,
-    StepSource,
-    StepTime,
-    emitted,
-    is_padded,
-    loads,
-    on_engine,
-)
+from specplan.decide.step_source import Loads, StepTime, is_padded, loads, on_engine
 from specplan.errors import InputError
 from specplan.formulas.step import PassShape
 from specplan.memory.pool import Pool
@@ -38,6 +29,7 @@ from specplan.timing.step_time import FloatArray, machine, other_bound, pass_tim
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
+from specplan.values.source import ALWAYS, NO_SOURCE, Source
 
 NOT_MODELED: Final = (
     "prefills that share the steps of a loaded server",
@@ -146,7 +138,7 @@ class CompareReport:
     engine_version: str
     tensor_parallel_size: int
     layer: str
-    sources: tuple[StepSource, ...]
+    sources: tuple[Source, ...]
     cells: tuple[Cell, ...]
     capacities: tuple[Capacity, ...]
     sensitivity: tuple[Swing, ...]
@@ -161,7 +153,7 @@ class CompareReport:
 def compare(
     target: Model,
     accelerator: Accelerator,
-    sources: Sequence[StepSource],
+    sources: Sequence[Source],
     *,
     engine: str = "vllm",
     tp: int = 1,
@@ -183,7 +175,7 @@ def compare(
     target : Model
     accelerator : Accelerator
         With its own or its family's calibration, as `load_accelerator` returns it.
-    sources : sequence of StepSource
+    sources : sequence of Source
         Draft models loaded; heads are made from the target where they have none. ``none`` is added.
     engine, tp, layer, kv_format
         See `specplan.timing.step_time.machine`.
@@ -207,8 +199,8 @@ def compare(
     --------
     >>> from specplan.specs.catalog import load_model
     >>> from specplan.specs.hardware import load_accelerator
-    >>> from specplan.decide.step_source_text import parse_step_source
-    >>> source = parse_step_source("ngram:alpha=.5,k=3")
+    >>> from specplan.propose.spelling import read_source
+    >>> source = read_source("ngram:alpha=.5,k=3")
     >>> report = compare(load_model("llama3.1-8b"), load_accelerator("h100-sxm"), [source])
     >>> none, ngram = report.cells
     >>> ngram.emitted, round(ngram.speedup, 2), ngram.verdict
@@ -233,16 +225,16 @@ def compare(
         if source.model is not None:
             require_ranks(source.model, tp)
     everyone = (NO_SOURCE, *placed)
-    counted = {s.text: loads(target, s, tp, kv_format) for s in everyone}
+    counted = {s.title: loads(target, s, tp, kv_format) for s in everyone}
     cells: list[Cell] = []
     capacities: list[Capacity] = []
     for context in contexts:
-        pools = {source.text: pool_of(setting, source, context) for source in everyone}
+        pools = {source.title: pool_of(setting, source, context) for source in everyone}
         plain_sequences = pools["none"].requests
         reference = _throughput(setting, NO_SOURCE, counted["none"], plain_sequences, context)
         for source in everyone:
-            of = counted[source.text]
-            sequences = pools[source.text].requests
+            of = counted[source.title]
+            sequences = pools[source.title].requests
             cells += _cells(setting, source, of, batches, context, sequences)
             capacities.append(_capacity(setting, source, of, context, sequences, plain_sequences, reference))
     swings, about = _best_at_first(setting, placed, counted, cells)
@@ -280,7 +272,7 @@ def _check(
         raise InputError(f"--price {price:g}: must be finite and at least 0")
 
 
-def _throughput(setting: Setting, source: StepSource, of: Loads, batch: int, context: int) -> float:
+def _throughput(setting: Setting, source: Source, of: Loads, batch: int, context: int) -> float:
     """Tokens per second and card at `batch` requests; 0 for none."""
     if batch < 1:
         return 0.0
@@ -289,7 +281,7 @@ def _throughput(setting: Setting, source: StepSource, of: Loads, batch: int, con
 
 
 def _cells(
-    setting: Setting, source: StepSource, of: Loads, batches: Sequence[int], context: int, sequences: int
+    setting: Setting, source: Source, of: Loads, batches: Sequence[int], context: int, sequences: int
 ) -> list[Cell]:
     b = np.asarray(batches, np.float64)
     kappa = best_kappa(setting, source, of, b, context)
@@ -309,7 +301,7 @@ def _cells(
         price, power = setting.price_per_hour, setting.on.accelerator.tdp_w
         found.append(
             Cell(
-                source=source.text,
+                source=source.title,
                 batch=batch,
                 context_len=context,
                 kappa=int(kappa[i]),
@@ -351,7 +343,7 @@ class _Ends:
 
 def _ends(
     setting: Setting,
-    source: StepSource,
+    source: Source,
     of: Loads,
     batch: FloatArray,
     context: int,
@@ -375,7 +367,7 @@ def _ends(
 
 def _bindings(
     setting: Setting,
-    source: StepSource,
+    source: Source,
     of: Loads,
     batch: FloatArray,
     context: int,
@@ -394,7 +386,7 @@ def _bindings(
         weights = np.where(plain.host_s > plain.verify_s, "host", "weights read")
         found = np.where(cache > 0.5, "KV read", weights)
         return [str(name) for name in np.where(batch > sequences, "KV capacity", found)]
-    everywhere = replace(source, coverage=Range(low=1.0, best=1.0, high=1.0))
+    everywhere = replace(source, coverage=ALWAYS)
     drafting = np.zeros_like(batch)
     if of.draft is not None:
         drafting = _cache_share(setting, of.draft, batch, context)
@@ -420,7 +412,7 @@ def _cache_share(setting: Setting, shape: PassShape, batch: FloatArray, context:
 
 def _capacity(
     setting: Setting,
-    source: StepSource,
+    source: Source,
     of: Loads,
     context: int,
     sequences: int,
@@ -432,7 +424,7 @@ def _capacity(
     last = min(sequences, MAX_BATCH)
     crossover = ranges[-1][1] + 1 if ranges and ranges[-1][1] < last else None
     return Capacity(
-        source=source.text,
+        source=source.title,
         context_len=context,
         sequences=sequences,
         sequences_lost=plain_sequences - sequences,
@@ -443,9 +435,7 @@ def _capacity(
     )
 
 
-def pays_ranges(
-    setting: Setting, source: StepSource, of: Loads, context: int, last: int
-) -> tuple[tuple[int, int], ...]:
+def pays_ranges(setting: Setting, source: Source, of: Loads, context: int, last: int) -> tuple[tuple[int, int], ...]:
     """Ranges of batches from 1 to `last` in which the best estimate of the speedup is above 1."""
     if source.kind == "none" or last < 1:
         return ()
@@ -468,20 +458,20 @@ def _pays_everywhere(cells: Sequence[Cell]) -> bool:
 
 
 def _best_at_first(
-    setting: Setting, sources: Sequence[StepSource], counted: Mapping[str, Loads], cells: Sequence[Cell]
+    setting: Setting, sources: Sequence[Source], counted: Mapping[str, Loads], cells: Sequence[Cell]
 ) -> tuple[tuple[Swing, ...], str]:
     """What moves the speedup of the best source at the first batch and context, and which that is."""
     if not sources or setting.on.layer != "modelled":
         return (), ""
     first = [c for c in cells if (c.batch, c.context_len) == (cells[0].batch, cells[0].context_len) and c.verdict]
     cell = max(first, key=lambda c: c.speedup)
-    source = next(s for s in sources if s.text == cell.source)
-    about = f"{source.text} at batch {cell.batch}, context {cell.context_len}, k {cell.kappa}"
-    swings = sensitivity(setting, source, counted[source.text], cell.batch, cell.context_len, cell.kappa)
+    source = next(s for s in sources if s.title == cell.source)
+    about = f"{source.title} at batch {cell.batch}, context {cell.context_len}, k {cell.kappa}"
+    swings = sensitivity(setting, source, counted[source.title], cell.batch, cell.context_len, cell.kappa)
     return swings, about
 
 
-def _assumptions(setting: Setting, sources: Sequence[StepSource], plain: Pool) -> tuple[str, ...]:
+def _assumptions(setting: Setting, sources: Sequence[Source], plain: Pool) -> tuple[str, ...]:
     on = setting.on
     layer = {
         "bound": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
@@ -496,27 +486,27 @@ def _assumptions(setting: Setting, sources: Sequence[StepSource], plain: Pool) -
         found.append(f"{on.engine.name} {on.engine.version}: {on.engine.source}")
     found.append("acceptance and coverage are as given; they are not derived")
     found.append(f"concurrency: {plain.basis}; a drafting request holds the slots of its drafts, too")
-    found += [f"{s.text}: {s.model.source}" for s in sources if s.kind in ("eagle", "eagle3") and s.model is not None]
+    found += [f"{s.title}: {s.model.source}" for s in sources if s.kind in ("eagle", "eagle3") and s.model is not None]
     return tuple(found)
 
 
-def _warnings(setting: Setting, sources: Sequence[StepSource], cells: Sequence[Cell]) -> tuple[str, ...]:
+def _warnings(setting: Setting, sources: Sequence[Source], cells: Sequence[Cell]) -> tuple[str, ...]:
     found = []
     for s in sources:
         if s.coverage.best < 1 and is_padded(setting.on, s):
             found.append(
-                f"{s.text}: {setting.on.engine.name} verifies full drafts whether or not something matched, so misses "
+                f"{s.title}: {setting.on.engine.name} verifies full drafts whether or not something matched, so misses "
                 "cost width" + (" (ngram-host is the runner that skips them)" if s.kind == "ngram" else "")
             )
         if s.model is not None and s.own_head and s.model.vocab_size != setting.target.vocab_size:
             found.append(
-                f"{s.text}: vocabulary {s.model.vocab_size} differs from the target's {setting.target.vocab_size}; "
+                f"{s.title}: vocabulary {s.model.vocab_size} differs from the target's {setting.target.vocab_size}; "
                 "engines refuse the pair or restrict it to shared tokens"
             )
     found += [
-        f"{s.text}: without drafted=... every draft is taken as long as k; suffix decoding mostly drafts 1 or 2 tokens"
+        f"{s.title}: without drafted=... every draft is taken as long as k; suffix decoding mostly drafts 1 or 2 tokens"
         for s in sources
-        if s.kind == "suffix" and s.drafted is None
+        if s.kind == "suffix" and s.mean_length is None
     ]
     limit = setting.target.max_position
     beyond = sorted({c.context_len for c in cells if limit is not None and c.context_len > limit})

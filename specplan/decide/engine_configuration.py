@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from specplan.decide.step_setting import Setting
-from specplan.decide.step_source import HEADS, StepSource
 from specplan.values.draft_methods import draft_method
 from specplan.values.model import Model
+from specplan.values.source import HEADS, Source
 
 ENGINES: Final = ("vllm", "sglang")
 
@@ -80,7 +80,7 @@ def checkpoint(model: Model) -> str:
     return found[1] if found else model.name
 
 
-def draft_checkpoint(source: StepSource) -> str | None:
+def draft_checkpoint(source: Source) -> str | None:
     """Checkpoint of what drafts; None where nothing has to be loaded."""
     if source.kind == "model" and source.model is not None:
         return checkpoint(source.model)
@@ -89,14 +89,14 @@ def draft_checkpoint(source: StepSource) -> str | None:
     return source.name if source.is_model else None  # a trained head, named by its path
 
 
-def prediction_modules(setting: Setting, source: StepSource) -> int:
+def prediction_modules(setting: Setting, source: Source) -> int:
     """Prediction modules that vLLM takes turns with: beyond their number it drafts only multiples of it."""
     cut_from_target = source.kind == "mtp" and setting.on.engine.name == "vllm"
     return max(len(setting.target.mtp_layers), 1) if cut_from_target else 1
 
 
 def configure(
-    setting: Setting, source: StepSource, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
+    setting: Setting, source: Source, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
 ) -> Configuration:
     """Write the ranges for the setting's engine, for up to `last` requests.
 
@@ -107,7 +107,7 @@ def configure(
 
 
 def _vllm(
-    setting: Setting, source: StepSource, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
+    setting: Setting, source: Source, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
 ) -> Configuration:
     """Write vLLM 0.32's ``--speculative-config`` and the command around it."""
     longest = max(r.kappa for r in ranges)
@@ -138,7 +138,7 @@ def _vllm(
 
 
 def _sglang(
-    setting: Setting, source: StepSource, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
+    setting: Setting, source: Source, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
 ) -> Configuration:
     """Write SGLang 0.5.23's flags and its adaptive file, whose keys are the batches from which steps apply."""
     longest = max(r.kappa for r in ranges)
@@ -172,7 +172,7 @@ def _sglang(
     return Configuration(settings=configuration or flags, files=files, command=tuple(command))
 
 
-def engine_warnings(setting: Setting, source: StepSource, temperature: float, dynamic: bool) -> list[str]:
+def engine_warnings(setting: Setting, source: Source, temperature: float, dynamic: bool) -> list[str]:
     """What the engine does with the source that its user should know, at requests of `temperature`."""
     found = []
     engine = setting.on.engine.name
@@ -190,7 +190,7 @@ def engine_warnings(setting: Setting, source: StepSource, temperature: float, dy
     return found
 
 
-def _uses_one_hot(source: StepSource, temperature: float) -> bool:
+def _uses_one_hot(source: Source, temperature: float) -> bool:
     return temperature > 0 and (source.kind == "model" or source.kind in HEADS)
 
 

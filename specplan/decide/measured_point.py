@@ -1,18 +1,20 @@
 """A measured source on named hardware: where it lies on the plane, whether it pays, which k would be better."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from specplan.decide.documents import measured_source
 from specplan.decide.measured import MeasuredSource
 from specplan.decide.pricing import Pair, Prices, prices
-from specplan.decide.source import DraftSource, Origin
+from specplan.decide.source import Placed
 from specplan.errors import InputError
 from specplan.formulas.emitted import FloatArray, expected_emitted_lengths
 from specplan.formulas.indifference import alpha_for_emitted_lengths
 from specplan.formulas.speedup import length_step_cost
+from specplan.values.source import Origin
 
 NOT_MODELED: Final = (
     "a shorter k also changes where later steps begin; the better k counts the same drafts cut short (measure it by "
@@ -249,32 +251,25 @@ def _best_cut(
     return (best, best_speedup) if best_speedup > 1.0 else (0, 1.0)
 
 
-def as_draft_source(point: MeasuredPoint) -> DraftSource:
+def as_draft_source(point: MeasuredPoint) -> Placed:
     """The point as `plane` draws it, worth the same speedup.
 
     A drawn source has one draft length; the verify factor is the one at which that costs what the measured mixture of
     lengths costs.
     """
     m, width = point.measured, point.place.width
-    coverage = 1.0 if m.coverage is None else m.coverage
     extra = point.step_cost - 1.0
-    drafting = 1.0 if width is not None or coverage == 0 else coverage
+    drafting = 1.0 if width is not None or not m.coverage else m.coverage
     kappa = point.kappa
     if 1.0 + extra / drafting <= kappa * point.c:
         kappa = max(1, round(m.draft_len or 1))
-    return DraftSource(
-        name=m.source,
+    source = measured_source(m)
+    return Placed(
+        source=replace(source, nodes=None if width is None else max(width, kappa) + 1),
         kappa=kappa,
         c=point.c,
-        alpha=m.alpha.value,
-        alpha_low=m.alpha.low,
-        alpha_high=m.alpha.high,
-        emitted=m.tokens_per_drafted_step,
-        coverage=coverage,
         verify=1.0 + extra / drafting - kappa * point.c,
-        nodes=None if width is None else max(width, kappa) + 1,
         target=point.place.pair.target.name,
         c_origin=point.c_origin,
-        alpha_origin="measured",
         verify_origin="derived",
     )

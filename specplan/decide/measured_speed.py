@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from specplan.decide.documents import measured_source
 from specplan.decide.measured import MeasuredSource
-from specplan.decide.source import DraftSource
+from specplan.decide.source import Placed, placed
 from specplan.errors import InputError
 from specplan.formulas.emitted import expected_emitted
 
@@ -62,6 +63,8 @@ class MeasuredSpeed:
         One draft pass over one plain target pass, timed apart; None without a draft model.
     draft_step_ratio : float
         Mean drafting time of a step over one plain target pass (matchers included).
+    widths : tuple of (int, float)
+        Target pass of each width that was timed over a plain one.
     v : float
         Target pass of the mean width of a drafted step over a plain one, timed apart.
     predicted_emitted : float
@@ -80,6 +83,7 @@ class MeasuredSpeed:
     c: float | None
     draft_step_ratio: float
     v: float
+    widths: tuple[tuple[int, float], ...]
     predicted_emitted: float
     predicted_step_s: float
 
@@ -183,6 +187,7 @@ def measured_speed(
         c=None if passes.draft_s is None else passes.draft_s / one,
         draft_step_ratio=per_step[0] / one,
         v=passes.of_width(mean_len + 1) / one,
+        widths=tuple((w, t / one) for w, t in zip(passes.widths, passes.target_s, strict=True)),
         predicted_emitted=_predicted_emitted(measured, shares, plain_share, nodes=nodes),
         predicted_step_s=draft + verify + plain_host_s,
     )
@@ -197,24 +202,16 @@ def _predicted_emitted(measured: MeasuredSource, shares: Sequence[float], plain_
     return plain_share + float(np.array(shares) @ emitted) if len(lengths) else 1.0
 
 
-def plane_source(speed: MeasuredSpeed) -> DraftSource:
+def plane_source(speed: MeasuredSpeed) -> Placed:
     """The measured source as a point of the plane.
 
     A matcher costs no draft pass: c is 0, and its host time is what every step pays.
     """
-    m = speed.measured
-    return DraftSource(
-        name=f"{m.source.partition(':')[0]} ({m.tag})" if m.tag else m.source.partition(":")[0],
-        kappa=max(1, round(m.draft_len or speed.kappa)),
+    source = measured_source(
+        speed.measured,
         c=0.0 if speed.c is None else speed.c,
-        alpha=m.alpha.value,
-        alpha_low=m.alpha.low,
-        alpha_high=m.alpha.high,
-        emitted=m.tokens_per_drafted_step,
-        coverage=m.coverage or 0.0,
         verify=speed.v,
-        overhead=speed.draft_step_ratio if speed.c is None else 0.0,
-        c_origin="measured",
-        alpha_origin="measured",
-        verify_origin="measured",
+        overhead=speed.draft_step_ratio if speed.c is None else None,
+        widths=speed.widths,
     )
+    return placed(source, kappa=speed.kappa)

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import numpy as np
 
 from specplan.decide.pricing import Setting
-from specplan.decide.source import DraftSource, check_source, source_speedup
+from specplan.decide.source import Placed, longest, source_speedup
 from specplan.errors import InputError
 from specplan.formulas.draft_length import best_kappa
 from specplan.formulas.emitted import FloatArray, checked_kappa
@@ -48,14 +48,14 @@ class Line:
 
     Attributes
     ----------
-    source : DraftSource
+    source : Placed
     break_even : float
         alpha at speedup 1, NaN where even alpha 1 loses.
     reaches : tuple of (float, float)
         Each contour's speedup, and the alpha at which the line crosses it (NaN where it does not).
     """
 
-    source: DraftSource
+    source: Placed
     break_even: float
     reaches: tuple[tuple[float, float], ...]
 
@@ -66,7 +66,7 @@ class Point:
 
     Attributes
     ----------
-    source : DraftSource
+    source : Placed
     speedup : float
     alpha : float
         Where it stands on the plane: the alpha at which a source of the plane's draft length and verify factor, with a
@@ -81,7 +81,7 @@ class Point:
         The indifference curve from the point to c = 0.
     """
 
-    source: DraftSource
+    source: Placed
     speedup: float
     alpha: float
     is_exact: bool
@@ -132,7 +132,7 @@ class Scene:
         Verify factor of a chain of the plane's draft length on this target.
     ridge : float or None
         Positions at the ridge.
-    placed : tuple of (DraftSource, Setting)
+    placed : tuple of (Placed, Setting)
     assumptions, not_modeled : tuple of str
         Of the prices.
     """
@@ -140,7 +140,7 @@ class Scene:
     title: str
     verify: float
     ridge: float | None
-    placed: tuple[tuple[DraftSource, Setting], ...]
+    placed: tuple[tuple[Placed, Setting], ...]
     assumptions: tuple[str, ...] = ()
     not_modeled: tuple[str, ...] = ()
 
@@ -162,7 +162,7 @@ def planes_of(
         groups.setdefault(float(f"{scene.verify:.9g}"), []).append(scene)
     out = []
     for group in groups.values():
-        sources: list[DraftSource] = []
+        sources: list[Placed] = []
         for scene in group:
             sources += [source for source, _ in scene.placed if source not in sources]
         names = [scene.title for scene in group if scene.title]
@@ -186,7 +186,7 @@ def planes_of(
 
 
 def plane(
-    sources: Sequence[DraftSource],
+    sources: Sequence[Placed],
     *,
     kappa: int,
     verify: float = 1.0,
@@ -203,7 +203,7 @@ def plane(
 
     Parameters
     ----------
-    sources : sequence of DraftSource
+    sources : sequence of Placed
         Drawn as lines where their acceptance is free, else as points.
     kappa : int
         Draft length of the contours, at least 1.
@@ -222,7 +222,9 @@ def plane(
 
     Examples
     --------
-    >>> draft = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
+    >>> from specplan.decide.source import placed
+    >>> from specplan.propose.spelling import read_source
+    >>> draft = placed(read_source("1b:k=3,c=.164664,alpha=.7"))
     >>> drawn = plane([draft], kappa=3)
     >>> round(drawn.points[0].speedup, 4), round(drawn.points[0].alpha_dagger, 4)
     (1.6955, 0.4304)
@@ -232,8 +234,6 @@ def plane(
         raise InputError(f"kappa {k}: the plane needs a draft length of at least 1")
     if cells < 2:
         raise InputError(f"a plane needs at least 2 cells along each axis, got {cells}")
-    for source in sources:
-        check_source(source)
     top = _c_top(sources, c_max)
     c = _c_axis(sources, top, scale, cells)
     alpha = np.linspace(0.0, 1.0, cells)
@@ -252,13 +252,13 @@ def plane(
         c=c,
         grid=grid,
         contours=tuple(_contour(s, dense, k, verify, top) for s in chosen),
-        lines=tuple(_line(s, k, verify, chosen) for s in sources if not s.has_acceptance),
-        points=tuple(_point(s, k, verify) for s in sources if s.has_acceptance),
+        lines=tuple(_line(s, k, verify, chosen) for s in sources if not s.source.has_acceptance),
+        points=tuple(_point(s, k, verify) for s in sources if s.source.has_acceptance),
         title=title,
     )
 
 
-def _c_top(sources: Sequence[DraftSource], c_max: float | None) -> float:
+def _c_top(sources: Sequence[Placed], c_max: float | None) -> float:
     highest = max((s.c for s in sources), default=0.0)
     if c_max is None:
         return max(0.05, min(1.35 * highest, max(1.0, 1.1 * highest))) if highest > 0 else 0.3
@@ -269,7 +269,7 @@ def _c_top(sources: Sequence[DraftSource], c_max: float | None) -> float:
     return float(c_max)
 
 
-def _c_axis(sources: Sequence[DraftSource], top: float, scale: Scale, cells: int) -> FloatArray:
+def _c_axis(sources: Sequence[Placed], top: float, scale: Scale, cells: int) -> FloatArray:
     """C of the grid rows; a log axis starts with a row at 0, where free sources live."""
     if scale == "linear":
         return np.linspace(0.0, top, cells)
@@ -299,7 +299,7 @@ def _contour(s: float, alpha: FloatArray, kappa: int, verify: float, top: float)
     return Contour(speedup=s, alpha=x, c=contour_c(x, s, kappa, verify))
 
 
-def _line(source: DraftSource, kappa: int, verify: float, levels: tuple[float, ...]) -> Line:
+def _line(source: Placed, kappa: int, verify: float, levels: tuple[float, ...]) -> Line:
     return Line(
         source=source,
         break_even=float(break_even_alpha(kappa, source.c, verify)),
@@ -307,13 +307,13 @@ def _line(source: DraftSource, kappa: int, verify: float, levels: tuple[float, .
     )
 
 
-def _point(source: DraftSource, kappa: int, verify: float) -> Point:
+def _point(source: Placed, kappa: int, verify: float) -> Point:
     s = float(source_speedup(source))
     is_exact = (
         source.alpha is not None
         and (source.kappa, source.coverage, source.verify, source.overhead) == (kappa, 1.0, verify, 0.0)
         and source.nodes is None
-        and source.emitted is None
+        and source.source.emitted is None
     )
     placed = float(source.alpha) if is_exact and source.alpha is not None else np.nan
     if not is_exact:
@@ -329,6 +329,6 @@ def _point(source: DraftSource, kappa: int, verify: float) -> Point:
         alpha=placed,
         is_exact=is_exact,
         alpha_dagger=dagger,
-        best_kappa=0 if np.isnan(placed) else int(best_kappa(placed, source.c, 64)),
+        best_kappa=0 if np.isnan(placed) else int(best_kappa(placed, source.c, longest(source.source, 64))),
         curve=curve,
     )

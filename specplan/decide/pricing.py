@@ -8,8 +8,10 @@ Two ways to time a pass: ``roofline`` (what must be read and computed at the car
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from specplan.decide.cost import cost
-from specplan.decide.source import DraftSource
+from specplan.decide.source import Placed
 from specplan.errors import InputError
 from specplan.formulas import parameters
 from specplan.formulas.speedup import verify_factor
@@ -75,11 +77,12 @@ class Setting:
     ridge: float | None = None
 
 
-def priced(source: DraftSource, setting: Setting, *, batch: int = 1, context_len: int = 0) -> tuple[float, float]:
+def priced(source: Placed, setting: Setting, *, batch: int = 1, context_len: int = 0) -> tuple[float, float]:
     """(c, verify factor) of a source at a batch and context: derived where its setting allows, else as given.
 
-    >>> free = DraftSource(name="suffix", kappa=24, c=0.0)
-    >>> c, verify = priced(free, Setting(ridge=295.0), batch=16)
+    >>> from specplan.values.source import Source
+    >>> free = Source(name="suffix", kind="suffix")
+    >>> c, verify = priced(Placed(source=free, kappa=24, c=0.0), Setting(ridge=295.0), batch=16)
     >>> c, round(verify, 3)
     (0.0, 1.356)
     """
@@ -88,6 +91,9 @@ def priced(source: DraftSource, setting: Setting, *, batch: int = 1, context_len
         return (source.c if found.c is None else found.c), found.verify
     if setting.ridge is not None:
         return source.c, float(verify_factor(batch * source.positions, batch, setting.ridge))
+    if source.source.widths:
+        widths, factors = zip(*source.source.widths, strict=True)
+        return source.c, float(np.interp(source.positions, widths, factors))
     return source.c, source.verify
 
 

@@ -21,14 +21,16 @@ from specplan.decide.engine_configuration import (
     engine_warnings,
     prediction_modules,
 )
+from specplan.decide.source import most_kappa
 from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, pool_of, times
-from specplan.decide.step_source import NO_SOURCE, Loads, StepSource, loads, most_kappa, on_engine
+from specplan.decide.step_source import Loads, loads, on_engine
 from specplan.errors import InputError
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import FloatArray, machine
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
+from specplan.values.source import NO_SOURCE, Source
 
 MARGIN: Final = 0.02
 """Relative gain below which a neighbouring batch keeps its draft length, so that a load near a border does not flap."""
@@ -61,7 +63,7 @@ class ScheduleReport:
 
     target: Model
     accelerator: Accelerator
-    source: StepSource
+    source: Source
     engine: str
     engine_version: str
     tensor_parallel_size: int
@@ -83,7 +85,7 @@ class ScheduleReport:
 def schedule(
     target: Model,
     accelerator: Accelerator,
-    source: StepSource,
+    source: Source,
     *,
     engine: str = "vllm",
     tp: int = 1,
@@ -130,8 +132,8 @@ def schedule(
     --------
     >>> from specplan.specs.catalog import load_model
     >>> from specplan.specs.hardware import load_accelerator
-    >>> from specplan.decide.step_source_text import parse_step_source
-    >>> report = schedule(load_model("llama3.1-8b"), load_accelerator("h100-sxm"), parse_step_source("ngram:alpha=.5"))
+    >>> from specplan.propose.spelling import read_source
+    >>> report = schedule(load_model("llama3.1-8b"), load_accelerator("h100-sxm"), read_source("ngram:alpha=.5"))
     >>> [(r.first, r.last, r.kappa) for r in report.schedules[0].ranges][0]
     (1, 9, 8)
     """
@@ -159,7 +161,7 @@ def schedule(
     of = loads(target, placed, tp, kv_format)
     fitting = pool_of(setting, placed, contexts[0]).requests
     last = max_batch if max_batch is not None else min(max(fitting, 1), MAX_BATCH)
-    if engine == "sglang" and source.kind == "ngram" and source.kappa is None and source.nodes is None:
+    if engine == "sglang" and placed.kind == "ngram" and source.kappa is None and source.nodes is None:
         placed = _best_budget(setting, source, of, contexts[0], last)
     dynamic = _is_dynamic(placed, engine)
     schedules = tuple(_schedule(setting, placed, of, context, last, margin, dynamic) for context in contexts)
@@ -193,7 +195,7 @@ def schedule(
     )
 
 
-def _check(engine: str, source: StepSource, contexts: Sequence[int], max_batch: int | None, max_kappa: int) -> None:
+def _check(engine: str, source: Source, contexts: Sequence[int], max_batch: int | None, max_kappa: int) -> None:
     if engine not in ENGINES:
         raise InputError(f"--engine {engine!r}: schedules are written for {' and '.join(ENGINES)}")
     if source.kind == "none":
@@ -206,28 +208,28 @@ def _check(engine: str, source: StepSource, contexts: Sequence[int], max_batch: 
         raise InputError("--context: contexts must be at least 0")
 
 
-def _whole_turns(setting: Setting, source: StepSource) -> Setting:
+def _whole_turns(setting: Setting, source: Source) -> Setting:
     """The setting with a longest draft that vLLM takes of several prediction modules: their number or multiples."""
     modules = prediction_modules(setting, source)
     longest = most_kappa(source, setting.max_kappa)
     if longest <= modules or longest % modules == 0:
         return setting
     if source.kappa is not None:
-        raise InputError(
-            f"source {source.text!r}: vLLM drafts at most {modules} tokens with the {modules} prediction modules of "
+        raise source.wrong(
+            f"vLLM drafts at most {modules} tokens with the {modules} prediction modules of "
             f"{setting.target.name}, or a multiple of {modules}"
         )
     return replace(setting, max_kappa=longest - longest % modules)
 
 
-def _best_budget(setting: Setting, source: StepSource, of: Loads, context: int, last: int) -> StepSource:
+def _best_budget(setting: Setting, source: Source, of: Loads, context: int, last: int) -> Source:
     """SGLang's n-gram with the node budget that serves the batches best: every step verifies all of it."""
     lengths = range(1, most_kappa(source, setting.max_kappa) + 1)
     budgets = [on_engine(replace(source, kappa=k, nodes=k + 1), setting.target, "sglang") for k in lengths]
     return max(budgets, key=lambda s: _schedule(setting, s, of, context, last, 0.0, dynamic=False).fixed_speedup)
 
 
-def _is_dynamic(source: StepSource, engine: str) -> bool:
+def _is_dynamic(source: Source, engine: str) -> bool:
     """Whether the engine can change the draft length of this source with the batch."""
     if source.kappa is not None or source.nodes is not None:
         return False
@@ -236,13 +238,13 @@ def _is_dynamic(source: StepSource, engine: str) -> bool:
     return source.kind not in ("suffix", "ngram-gpu", "ngram-host")
 
 
-def _drafts_always(source: StepSource, engine: str) -> bool:
+def _drafts_always(source: Source, engine: str) -> bool:
     """Whether drafting costs its longest length whatever length is scheduled (vLLM's stand-alone draft models)."""
     return engine == "vllm" and source.kind == "model"
 
 
 def _gains(
-    setting: Setting, source: StepSource, of: Loads, batch: FloatArray, context: int, longest: int, held: int | None
+    setting: Setting, source: Source, of: Loads, batch: FloatArray, context: int, longest: int, held: int | None
 ) -> FloatArray:
     """Speedup by batch (rows) and draft length 0 ... longest (columns); `held`: passes that are made at any length."""
     k = np.arange(longest + 1)
@@ -259,7 +261,7 @@ def _gains(
 
 
 def _schedule(
-    setting: Setting, source: StepSource, of: Loads, context: int, last: int, margin: float, dynamic: bool
+    setting: Setting, source: Source, of: Loads, context: int, last: int, margin: float, dynamic: bool
 ) -> ContextSchedule:
     batch = np.arange(1, last + 1, dtype=np.float64)
     longest = most_kappa(source, setting.max_kappa)

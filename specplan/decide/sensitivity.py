@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from specplan.decide.step_setting import Setting, times
-from specplan.decide.step_source import NO_SOURCE, Loads, Range, StepSource
+from specplan.decide.step_source import Loads
 from specplan.timing.step_time import Machine
+from specplan.values.source import NO_SOURCE, Range, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +28,16 @@ class Swing:
         return abs(self.speedup_high - self.speedup_low)
 
 
-Gain = Callable[[Machine, StepSource, float], float]
+Gain = Callable[[Machine, Source, float], float]
 """Speedup on a machine, of a source, at a context."""
 
 
 def sensitivity(
-    setting: Setting, source: StepSource, of: Loads, batch: int, context_len: int, kappa: int
+    setting: Setting, source: Source, of: Loads, batch: int, context_len: int, kappa: int
 ) -> tuple[Swing, ...]:
     """Inputs by how far they move the speedup of `source` at one batch, context and draft length; the widest first."""
 
-    def gain(on: Machine, chosen: StepSource, context: float) -> float:
+    def gain(on: Machine, chosen: Source, context: float) -> float:
         at = replace(setting, on=on)
         plain = times(at, NO_SOURCE, of, batch, context, 0).step_s
         return float(plain / times(at, chosen, of, batch, context, kappa).per_token_s)
@@ -55,10 +56,10 @@ def sensitivity(
     return tuple(sorted([*swings, context], key=lambda s: -s.width))
 
 
-def _acceptance_swings(on: Machine, source: StepSource, context_len: int, gain: Gain) -> list[Swing]:
+def _acceptance_swings(on: Machine, source: Source, context_len: int, gain: Gain) -> list[Swing]:
     """Acceptance and coverage over their given ranges, or 0.05 to either side where they are single numbers."""
     found = []
-    given: dict[str, tuple[Range | None, Callable[[Range], StepSource]]] = {
+    given: dict[str, tuple[Range | None, Callable[[Range], Source]]] = {
         "alpha": (source.alpha, lambda r: replace(source, alpha=r)),
         "coverage": (source.coverage, lambda r: replace(source, coverage=r)),
         "emitted": (source.emitted, lambda r: replace(source, emitted=r)),
@@ -69,7 +70,7 @@ def _acceptance_swings(on: Machine, source: StepSource, context_len: int, gain: 
         if not r.is_range:
             most = math.inf if name == "emitted" else 1.0
             r = Range(low=max(r.best - 0.05, 0.0), best=r.best, high=min(r.best + 0.05, most))
-        low, high = (gain(on, changed(Range(low=x, best=x, high=x)), context_len) for x in (r.low, r.high))
+        low, high = (gain(on, changed(Range.at(x)), context_len) for x in (r.low, r.high))
         found.append(Swing(name=name, low=r.low, best=r.best, high=r.high, speedup_low=low, speedup_high=high))
     return found
 
@@ -85,7 +86,7 @@ _DOUBTS: Final[Mapping[str, tuple[float, float]]] = {
 """How far a calibrated figure may be off on another server, as factors; fractions stay at most 1."""
 
 
-def _machine_swings(on: Machine, source: StepSource, context_len: int, gain: Gain) -> list[Swing]:
+def _machine_swings(on: Machine, source: Source, context_len: int, gain: Gain) -> list[Swing]:
     found = []
     for name, (less, more) in _DOUBTS.items():
         if (name == "collective_latency_s" and on.tp == 1) or (name == "host_s" and on.engine.host_s is not None):

@@ -1,95 +1,156 @@
-"""A draft source as the plane sees it: what it costs, how it is accepted, and where both numbers come from."""
+"""What a draft source emits at a draft length, and the source once its cost is known: what the plane draws."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from specplan.errors import InputError
 from specplan.formulas.emitted import (
     FloatArray,
-    IntArray,
     checked_kappa,
     emitted_over_all_steps,
     expected_emitted,
     expected_emitted_hit,
     survival,
 )
+from specplan.formulas.parameters import is_output_head
 from specplan.formulas.speedup import step_cost
+from specplan.values.source import Origin, Source
 
-Origin = Literal["derived", "assumed", "measured"]
+SUFFIX_LENGTH = 12
+"""Longest draft of suffix decoding at vLLM's defaults: half of the tree depth of 24."""
 
-WEIGHTLESS: Final = ("ngram", "ngram_gpu", "suffix", "sglang-ngram", "lookup", "free")
-"""Names of sources that stream no weights: their c is 0 unless another one is given."""
+
+def emitted_per_draft(source: Source, kappa: npt.ArrayLike | None = None) -> FloatArray:
+    """E of a drafted step: of the source as it is (None), or with drafts of `kappa` tokens.
+
+    A source with `drafted` drafts so many tokens on average; a fraction is split between the whole lengths around it.
+
+    Raises
+    ------
+    InputError
+        If the acceptance is free, or not known at such lengths.
+
+    Examples
+    --------
+    >>> from specplan.values.source import Range
+    >>> float(emitted_per_draft(Source(name="1b", kind="model", kappa=3, alpha=Range.at(0.7))))
+    2.533
+    """
+    if source.emitted is not None and (kappa is None or np.isin(kappa, (0, source.kappa or 0)).all()):
+        g = source.coverage.best
+        known = 1.0 + (source.emitted.best - 1.0) / g if g > 0 else 1.0
+        return np.where(np.asarray(1 if kappa is None else kappa) > 0, known, 1.0)
+    own = source.kappa if kappa is None else kappa
+    if own is None:
+        raise source.wrong("its draft length is not known; give it as k=...")
+    k = checked_kappa(own)
+    if source.kind == "none":
+        return np.ones(k.shape)
+    if source.drafted is None:
+        return _of_length(source, k)
+    length = np.minimum(k, source.drafted)
+    low = np.floor(length).astype(np.int64)
+    part = length - low
+    return np.asarray(
+        (1 - part) * _of_length(source, low) + part * _of_length(source, np.where(part > 0, low + 1, low))
+    )
+
+
+def _of_length(source: Source, k: npt.NDArray[np.int64]) -> FloatArray:
+    if source.hazard:
+        if k.size and k.max() > len(source.hazard):
+            raise source.wrong(f"its acceptance ends at position {len(source.hazard)}")
+        return np.asarray(np.cumsum(survival(source.hazard))[k])
+    if source.alpha is not None:
+        return expected_emitted(source.alpha.best, k)
+    if source.hit is not None and source.continuation is not None:
+        return expected_emitted_hit(source.hit, source.continuation, k)
+    if source.emitted is not None:
+        raise source.wrong("only E at its own draft length is known; give that as k=..., or its alpha")
+    raise source.wrong(
+        "its acceptance is not given, and nothing is assumed about it: alpha=.7, alpha=.8/.7/.6, hit=.2,cont=.8, or "
+        "emitted=2.3"
+    )
+
+
+def emitted(source: Source, kappa: npt.ArrayLike) -> FloatArray:
+    """Tokens per step over all steps, at drafts of `kappa` tokens.
+
+    >>> half = Range.at(0.5)
+    >>> float(emitted(Source(name="n", kind="ngram", alpha=half, coverage=half), 3))
+    1.4375
+    """
+    return emitted_over_all_steps(source.coverage.best, emitted_per_draft(source, kappa))
+
+
+def medusa_heads(source: Source) -> int | None:
+    """Heads of Medusa, each of which drafts one position; None for other sources, or where they share one matrix."""
+    if source.kind != "medusa" or source.model is None:
+        return None
+    copies = max((weight.copies for weight in source.model.extra if is_output_head(weight)), default=1)
+    return copies if copies > 1 else None
+
+
+def longest(source: Source, at_most: int) -> int:
+    """Longest draft that the source can make and that its acceptance describes, up to `at_most`.
+
+    >>> longest(Source(name="ngram", kind="ngram", alpha=Range.at(0.7), kappa=3, nodes=8), 64)
+    7
+    """
+    if source.kind == "none":
+        return 0
+    caps = [
+        at_most,
+        SUFFIX_LENGTH if source.kind == "suffix" and source.kappa is None and not source.hazard else None,
+        medusa_heads(source),
+        len(source.hazard) or None,
+        None if source.nodes is None else source.nodes - 1,
+        source.kappa if source.emitted is not None and not (source.alpha or source.hazard) else None,
+    ]
+    return min(cap for cap in caps if cap is not None)
+
+
+def most_kappa(source: Source, at_most: int) -> int:
+    """The draft length that the source fixes, else the longest up to `at_most`."""
+    return longest(source, at_most) if source.kappa is None else source.kappa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftSource:
-    """One draft source.
-
-    Acceptance is described in at most one way: `alpha`, `hazard`, `hit` with `continuation`, or `emitted` (a measured E
-    per drafted step, with which a measured `alpha` may stand for the drawing). With none of them it is left free.
+class Placed:
+    """A source with its draft length and its cost, on a target or on none.
 
     Attributes
     ----------
-    name : str
-        As the user calls it.
+    source : Source
     kappa : int
         Drafted tokens per step, at least 1.
     c : float
-        Draft step over target step, at least 0.
-    alpha, alpha_low, alpha_high : float or None
-        Conditional acceptance per position in [0, 1], with the ends of its interval.
-    hazard : tuple of float or None
-        Conditional acceptance of each position.
-    hit, continuation : float or None
-        First-token acceptance given a match, and the acceptance of each later token.
-    emitted : float or None
-        Measured tokens per drafted step, bonus included.
-    coverage : float
-        Share of steps with a draft, in [0, 1].
+        Draft step over target step.
     verify : float
-        Cost of the verify pass over that of a plain pass, at least 0.
-    overhead : float
-        Cost that every step pays, drafted or not, in plain passes.
-    nodes : int or None
-        Node budget (root included) of a source that verifies a whole padded tree in every step, matched or not.
+        Verify pass over plain pass.
     target : str
         Target it drafts for, where that matters.
-    c_origin, alpha_origin, verify_origin : {"derived", "assumed", "measured"}
-        Where the numbers come from.
+    c_origin, verify_origin : {"derived", "assumed", "measured"}
     """
 
-    name: str
+    source: Source
     kappa: int
     c: float
-    alpha: float | None = None
-    alpha_low: float | None = None
-    alpha_high: float | None = None
-    hazard: tuple[float, ...] | None = None
-    hit: float | None = None
-    continuation: float | None = None
-    emitted: float | None = None
-    coverage: float = 1.0
     verify: float = 1.0
-    overhead: float = 0.0
-    nodes: int | None = None
     target: str = ""
     c_origin: Origin = "assumed"
-    alpha_origin: Origin = "assumed"
     verify_origin: Origin = "assumed"
 
-    @property
-    def is_weightless(self) -> bool:
-        """Whether a drafted token costs nothing: the source lies on the c = 0 axis."""
-        return self.c == 0.0
+    def __post_init__(self) -> None:
+        """Let the source judge the numbers with which it is placed; a measured E is that of its own lengths."""
+        kappa = self.kappa if self.source.emitted is None else self.source.kappa
+        replace(self.source, c=self.c, verify=self.verify, kappa=kappa)
 
     @property
-    def has_acceptance(self) -> bool:
-        """Whether its acceptance is known in any form."""
-        return any(x is not None for x in (self.alpha, self.hazard, self.hit, self.emitted))
+    def name(self) -> str:
+        """Its label, else the name of what drafts."""
+        return self.source.label or self.source.name
 
     @property
     def label(self) -> str:
@@ -97,88 +158,74 @@ class DraftSource:
         return f"{self.name} → {self.target}" if self.target else self.name
 
     @property
+    def alpha(self) -> float | None:
+        """Conditional acceptance per position, where it is constant."""
+        return None if self.source.alpha is None else self.source.alpha.best
+
+    @property
+    def coverage(self) -> float:
+        """Share of steps with a draft."""
+        return self.source.coverage.best
+
+    @property
+    def overhead(self) -> float:
+        """What every step pays, drafted or not, in plain passes."""
+        return self.source.overhead or 0.0
+
+    @property
+    def nodes(self) -> int | None:
+        """Positions of a tree that is verified whole in every step."""
+        return self.source.nodes
+
+    @property
+    def is_weightless(self) -> bool:
+        """Whether a drafted token costs nothing: the source lies on the c = 0 axis."""
+        return self.c == 0.0
+
+    @property
     def positions(self) -> int:
         """Positions that its verify pass computes per request."""
         return self.kappa + 1 if self.nodes is None else self.nodes
 
-
-def check_source(source: DraftSource) -> DraftSource:
-    """The source itself, if its numbers make sense.
-
-    Raises
-    ------
-    InputError
-        Naming the source, the field and what it must be.
-    """
-
-    def fail(what: str) -> InputError:
-        return InputError(f"source {source.name!r}: {what}")
-
-    _check_ranges(source, fail)
-    if (source.hit is None) != (source.continuation is None):
-        raise fail("hit and continuation go together")
-    if source.nodes is not None and source.nodes < source.kappa + 1:
-        raise fail(f"nodes {source.nodes} cannot hold a root and a path of {source.kappa} drafted tokens")
-    given = [name for name in ("alpha", "hazard", "hit") if getattr(source, name) is not None]
-    if len(given) > 1:
-        raise fail(f"acceptance is given twice, as {' and as '.join(given)}")
-    if source.hazard is not None and len(source.hazard) < source.kappa:
-        raise fail(f"hazard has {len(source.hazard)} positions, kappa {source.kappa} needs as many")
-    return source
+    def emitted(self, kappa: npt.ArrayLike | None = None) -> FloatArray:
+        """E of a drafted step, at its own draft length or at others."""
+        return emitted_per_draft(self.source, self.kappa if kappa is None and self.source.emitted is None else kappa)
 
 
-def _check_ranges(source: DraftSource, fail: Callable[[str], InputError]) -> None:
-    if source.kappa < 1:
-        raise fail(f"kappa {source.kappa}: the draft length must be at least 1")
-    for field in ("alpha", "alpha_low", "alpha_high", "hit", "continuation", "coverage"):
-        value = getattr(source, field)
-        if value is not None and not 0 <= value <= 1:
-            raise fail(f"{field} {value:g} must lie in [0, 1]")
-    if source.hazard is not None and not (source.hazard and all(0 <= h <= 1 for h in source.hazard)):
-        raise fail("hazard must be one or more conditional acceptances in [0, 1]")
-    for field in ("c", "overhead"):
-        value = getattr(source, field)
-        if not 0 <= value < np.inf:
-            raise fail(f"{field} {value:g} must be finite and at least 0")
-    if not 0 < source.verify < np.inf:
-        raise fail(f"verify {source.verify:g} must be finite and above 0")
-    if source.emitted is not None and not 1 <= source.emitted < np.inf:
-        raise fail(f"emitted {source.emitted:g} tokens per drafted step must be at least 1")
-
-
-def emitted_per_draft(source: DraftSource, kappa: npt.ArrayLike | None = None) -> FloatArray:
-    """E of a drafted step, at the source's own draft length or at others.
+def placed(source: Source, *, kappa: int = 3, c: float | None = None, target: str = "") -> Placed:
+    """The source by its own figures, with the draft length and the cost that it does not state itself.
 
     Raises
     ------
     InputError
-        If the acceptance is free, or if other draft lengths are asked of a source of which only E is known (or of a
-        hazard that is too short).
+        Where c is neither stated, nor passed, nor 0 by the kind of source.
 
     Examples
     --------
-    >>> float(emitted_per_draft(DraftSource(name="draft", kappa=3, c=0.1, alpha=0.7)))
-    2.533
+    >>> from specplan.propose.spelling import read_source
+    >>> placed(read_source("mine:c=.05,alpha=.8"), kappa=4).c
+    0.05
     """
-    own = kappa is None
-    k: IntArray = checked_kappa(source.kappa if kappa is None else kappa)
-    if source.emitted is not None and own:
-        return np.asarray(source.emitted)
-    if source.alpha is not None:
-        return expected_emitted(source.alpha, k)
-    if source.hit is not None and source.continuation is not None:
-        return expected_emitted_hit(source.hit, source.continuation, k)
-    if source.hazard is not None:
-        if k.size and k.max() > len(source.hazard):
-            raise InputError(f"source {source.name!r}: its hazard ends at position {len(source.hazard)}")
-        return np.asarray(np.cumsum(survival(source.hazard))[k])
-    if source.emitted is not None:
-        raise InputError(f"source {source.name!r}: only E at its own draft length is known; give its alpha")
-    raise InputError(f"source {source.name!r}: its acceptance is not given; give alpha, hazard, or hit and continue")
+    known: float | None = source.c if source.c is not None else c
+    if known is None:
+        if not source.is_weightless:
+            raise source.wrong("its cost is unknown; give c=..., or the target that it drafts for")
+        known = 0.0
+    mean = source.mean_length
+    length = source.kappa if source.kappa is not None else kappa if mean is None else max(1, round(mean))
+    return Placed(
+        source=source,
+        kappa=length if source.nodes is None else min(length, source.nodes - 1),
+        c=known,
+        verify=1.0 if source.verify is None else source.verify,
+        target=target,
+        c_origin=source.c_origin if source.c is not None else "derived",
+        verify_origin=source.verify_origin,
+    )
 
 
 def source_speedup(
-    source: DraftSource,
+    s: Placed,
     *,
     kappa: npt.ArrayLike | None = None,
     c: npt.ArrayLike | None = None,
@@ -191,18 +238,16 @@ def source_speedup(
 
     Examples
     --------
-    >>> round(float(source_speedup(DraftSource(name="draft", kappa=3, c=0.0177801, alpha=0.7))), 4)
+    >>> draft = Source(name="draft", kind="model", alpha=Range.at(0.7))
+    >>> round(float(source_speedup(Placed(source=draft, kappa=3, c=0.0177801))), 4)
     2.4047
     """
-    g = source.coverage if coverage is None else coverage
-    k = source.kappa if kappa is None else kappa
-    emitted = emitted_over_all_steps(g, emitted_per_draft(source, kappa))
-    drafting = 1.0 if source.nodes is not None else g
+    g = s.coverage if coverage is None else coverage
     cost = step_cost(
-        k,
-        source.c if c is None else c,
-        source.verify if verify is None else verify,
-        drafting,
-        source.overhead,
+        s.kappa if kappa is None else kappa,
+        s.c if c is None else c,
+        s.verify if verify is None else verify,
+        1.0 if s.nodes is not None else g,
+        s.overhead,
     )
-    return emitted / cost
+    return emitted_over_all_steps(g, s.emitted(kappa)) / cost

@@ -7,12 +7,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.step_source import Loads, StepSource, StepTime, most_kappa, step_time
+from specplan.decide.source import most_kappa
+from specplan.decide.step_source import Loads, StepTime, step_time
 from specplan.memory.pool import Drafting, Pool, Serving, pool
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import Machine
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Model
+from specplan.values.source import MATCHERS, Source
 
 MAX_KAPPA: Final = 8
 """Longest draft that is tried where a source does not fix one."""
@@ -63,7 +65,7 @@ def error_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -
 
 
 def times(
-    setting: Setting, source: StepSource, of: Loads, batch: npt.ArrayLike, context_len: npt.ArrayLike, k: npt.ArrayLike
+    setting: Setting, source: Source, of: Loads, batch: npt.ArrayLike, context_len: npt.ArrayLike, k: npt.ArrayLike
 ) -> StepTime:
     """`step_time` with the setting's machine and tables."""
     return step_time(
@@ -79,7 +81,7 @@ def times(
 
 
 def best_kappa(
-    setting: Setting, source: StepSource, of: Loads, batch: npt.ArrayLike, context_len: npt.ArrayLike
+    setting: Setting, source: Source, of: Loads, batch: npt.ArrayLike, context_len: npt.ArrayLike
 ) -> npt.NDArray[np.int64]:
     """Draft length with the least time per token at each batch; the source's own where it fixes one."""
     b = np.atleast_1d(np.asarray(batch, np.float64))
@@ -91,7 +93,7 @@ def best_kappa(
     return np.asarray(ks[np.argmin(found.per_token_s, axis=1)], np.int64)
 
 
-def pool_of(setting: Setting, source: StepSource, context_len: int, kappa: int | None = None) -> Pool:
+def pool_of(setting: Setting, source: Source, context_len: int, kappa: int | None = None) -> Pool:
     """The engine's pool for requests of `context_len` tokens while `source` drafts `kappa` tokens, its longest if None.
 
     One answer with `specplan blocks`: see `specplan.memory.pool.pool`.
@@ -105,5 +107,8 @@ def pool_of(setting: Setting, source: StepSource, context_len: int, kappa: int |
         workspace_bytes=setting.workspace_bytes,
     )
     k = most_kappa(source, setting.max_kappa) if kappa is None else kappa
-    drafting = Drafting(method=source.kind, kappa=k, model=source.model, nodes=source.nodes) if k else None
+    # A source of which only c is known owns the slots of its drafts and nothing else that is known.
+    slots_alone = "ngram" if serving.engine == "sglang" else "suffix"
+    method = source.kind if source.is_model or source.kind in MATCHERS else slots_alone
+    drafting = Drafting(method=method, kappa=k, model=source.model, nodes=source.nodes) if k else None
     return pool(setting.target, setting.on.accelerator, serving, max(context_len, 1), drafting)

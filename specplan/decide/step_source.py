@@ -7,120 +7,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.errors import InputError, UnsupportedError
-from specplan.formulas.emitted import (
-    FloatArray,
-    emitted_over_all_steps,
-    expected_emitted,
-    expected_emitted_hit,
-    survival,
-)
-from specplan.formulas.parameters import is_output_head
+from specplan.decide.source import emitted, emitted_per_draft, medusa_heads, most_kappa
+from specplan.errors import UnsupportedError
+from specplan.formulas.emitted import FloatArray
 from specplan.formulas.step import PassShape, pass_shape
 from specplan.timing.draft_time import card_ngram_s, host_ngram_s, model_draft_s, suffix_s, trie_s
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import Machine, host_time, pass_time
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Access, Attention, DenseMLP, Experts, LatentAttention, Layer, Model, Weight
-
-MATCHERS: Final = ("ngram", "ngram-host", "ngram-gpu", "suffix")
-HEADS: Final = ("eagle", "eagle3", "mtp")
-PARALLEL: Final = ("dflash", "medusa")
-"""Heads that draft all their tokens in one pass; they come as checkpoints, named by their path."""
-
-SUFFIX_LENGTH: Final = 12
-"""Longest draft of suffix decoding at vLLM's defaults: half of the tree depth of 24."""
+from specplan.values.source import HEADS, METHODS, PARALLEL, Source
 
 SGLANG_NODES: Final = 12
 """Verified positions of SGLang's NGRAM when ``--speculative-num-draft-tokens`` is not given."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """A figure with the ends between which it may lie; equal ends where it is exact."""
-
-    low: float
-    best: float
-    high: float
-
-    @property
-    def is_range(self) -> bool:
-        """Whether the ends differ."""
-        return self.low < self.high
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSource:
-    """One draft source.
-
-    Attributes
-    ----------
-    text, name, kind : str
-        As the user spelled it; its name; ``none``, one of `MATCHERS`, `HEADS` or `PARALLEL`, or ``model``.
-    model : Model or None
-        What drafts, for models and heads.
-    alpha : Range or None
-        Conditional acceptance per position.
-    hazard : tuple of float
-        Conditional acceptance of each position, where it is not constant.
-    hit, continuation : float or None
-        Acceptance of the first drafted token and of each later one.
-    coverage : Range
-        Share of request-steps in which the source offers a draft.
-    emitted : Range or None
-        Measured tokens per step over all steps, instead of an acceptance; valid at `kappa` only.
-    drafted : float or None
-        Mean drafted tokens per drafted step where they are fewer than kappa (suffix decoding).
-    kappa : int or None
-        Drafted tokens (a tree's depth); None lets the plan choose.
-    nodes, topk : int or None
-        A tree's verified positions, root included, and its branching.
-    """
-
-    text: str
-    name: str
-    kind: str
-    model: Model | None = None
-    alpha: Range | None = None
-    hazard: tuple[float, ...] = ()
-    hit: float | None = None
-    continuation: float | None = None
-    coverage: Range = Range(low=1.0, best=1.0, high=1.0)
-    emitted: Range | None = None
-    drafted: float | None = None
-    kappa: int | None = None
-    nodes: int | None = None
-    topk: int = 1
-
-    @property
-    def own_head(self) -> bool:
-        """Whether it is a stand-alone model with an output head of its own."""
-        return self.kind == "model"
-
-    @property
-    def is_model(self) -> bool:
-        """Whether it makes forward passes."""
-        return self.model is not None
-
-    def ends(self) -> tuple["StepSource", "StepSource"]:
-        """The source at the low and at the high end of its acceptance and coverage."""
-
-        def at(end: str) -> StepSource:
-            def pick(r: Range) -> Range:
-                x = getattr(r, end)
-                return Range(low=x, best=x, high=x)
-
-            return replace(
-                self,
-                alpha=None if self.alpha is None else pick(self.alpha),
-                coverage=pick(self.coverage),
-                emitted=None if self.emitted is None else pick(self.emitted),
-            )
-
-        return at("low"), at("high")
-
-
-NO_SOURCE: Final = StepSource(text="none", name="none", kind="none", kappa=0)
 
 
 def eagle_head(target: Model) -> Model:
@@ -178,91 +77,66 @@ def mtp_head(target: Model) -> Model:
 
 
 ENGINE_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "sglang": ("none", "ngram", "eagle", "eagle3", "mtp", "dflash", "model"),
+    "sglang": ("none", "ngram", "eagle", "eagle3", "mtp", "dflash", "model", "free"),
 }
 """Sources that an engine offers, where not all."""
 
 
-def on_engine(source: StepSource, target: Model, engine: str) -> StepSource:
+def on_engine(source: Source, target: Model, engine: str) -> Source:
     """The source as `engine` runs it for `target`: a checkpoint of a head by its method, a head made from the target.
 
     Raises
     ------
     InputError
-        When the engine has no such source.
+        When the engine has no such source, or its acceptance is not given.
     UnsupportedError
         When the time of such a head is not known.
     """
     method = "" if source.model is None else source.model.draft_method
     if source.kind == "model" and method:
-        if method not in (*HEADS, *PARALLEL):
-            raise UnsupportedError(f"source {source.text!r}: the draft passes of {method} are not modelled")
+        if method not in (*HEADS, *PARALLEL) and source.c is None:
+            raise UnsupportedError(f"source {source.text!r}: the draft passes of {method} are not modelled; give c=...")
         source = replace(source, kind=method)
+    if engine == "sglang" and source.kind == "sglang-ngram":
+        source = replace(source, kind="ngram")
     kinds = ENGINE_KINDS.get(engine)
-    if kinds is not None and source.kind not in kinds:
-        raise InputError(f"source {source.text!r}: {engine} has no {source.kind}; it offers {', '.join(kinds)}")
+    if (kinds is not None and source.kind not in kinds) or source.kind == "sglang-ngram":
+        offered = "" if kinds is None else f"; it offers {', '.join(kinds)}"
+        raise source.wrong(f"{engine} has no {source.kind}{offered}")
+    if source.kind != "none" and not source.has_acceptance:
+        emitted_per_draft(source, 1)  # says what is missing
+    if source.kappa is None and (source.nodes is not None or _has_emitted_alone(source)):
+        raise source.wrong("emitted=... and nodes=... belong to one draft length; give it as k=...")
     heads = medusa_heads(source)
     if heads is not None and source.kappa is not None and source.kappa > heads:
-        raise InputError(f"source {source.text!r}: {heads} Medusa heads draft at most {heads} tokens")
+        raise source.wrong(f"{heads} Medusa heads draft at most {heads} tokens")
     if source.kind in HEADS and source.model is None:
-        source = replace(source, model=mtp_head(target) if source.kind == "mtp" else eagle_head(target))
+        source = replace(source, model=head_for(source, target))
     if engine == "sglang" and source.kind == "ngram" and source.nodes is None:
         deepest = most_kappa(source, SGLANG_NODES - 1)
         source = replace(source, nodes=max(SGLANG_NODES, deepest + 1), kappa=deepest)
     return source
 
 
-def medusa_heads(source: StepSource) -> int | None:
-    """Heads of Medusa, each of which drafts one position; None for other sources, or where they share one matrix."""
-    if source.kind != "medusa" or source.model is None:
-        return None
-    copies = max((weight.copies for weight in source.model.extra if is_output_head(weight)), default=1)
-    return copies if copies > 1 else None
+def _has_emitted_alone(source: Source) -> bool:
+    return source.emitted is not None and not source.hazard and source.alpha is None
 
 
-def most_kappa(source: StepSource, at_most: int) -> int:
-    """Longest draft that the source's acceptance describes, up to `at_most`."""
-    if source.kind == "none":
-        return 0
-    if source.kappa is not None:
-        return source.kappa
-    if source.kind == "suffix":
-        at_most = min(at_most, SUFFIX_LENGTH)
-    at_most = min(at_most, medusa_heads(source) or at_most)
-    return min(at_most, len(source.hazard)) if source.hazard else at_most
+def head_for(source: Source, target: Model) -> Model:
+    """The head that a method's name alone stands for, made from the target.
 
-
-def emitted(source: StepSource, kappa: npt.ArrayLike) -> FloatArray:
-    """Tokens per step over all steps, at drafts of `kappa` tokens.
-
-    Suffix decoding drafts `drafted` tokens on average; a fraction is split between the whole lengths around it.
-
-    >>> half = Range(low=0.5, best=0.5, high=0.5)
-    >>> float(emitted(StepSource(text="n", name="ngram", kind="ngram", alpha=half, coverage=half), 3))
-    1.4375
+    Raises
+    ------
+    UnsupportedError
+        Where the method's heads cannot be made from the target's shape alone.
     """
-    k = np.asarray(kappa, np.int64)
-    if source.kind == "none":
-        return np.ones(k.shape)
-    if source.emitted is not None:
-        return np.where(k > 0, source.emitted.best, 1.0)
-    if source.drafted is not None:
-        length = np.minimum(k, source.drafted)
-        low = np.floor(length).astype(np.int64)
-        part = length - low
-        per_draft = (1 - part) * _emitted_per_draft(source, low) + part * _emitted_per_draft(source, low + 1)
-    else:
-        per_draft = _emitted_per_draft(source, k)
-    return emitted_over_all_steps(source.coverage.best, per_draft)
-
-
-def _emitted_per_draft(source: StepSource, k: npt.NDArray[np.int64]) -> FloatArray:
-    if source.alpha is not None:
-        return expected_emitted(source.alpha.best, k)
-    if source.hit is not None and source.continuation is not None:
-        return expected_emitted_hit(source.hit, source.continuation, k)
-    sums = np.cumsum(survival(source.hazard))
-    return np.asarray(sums[np.minimum(k, len(source.hazard))])
+    if source.kind == "mtp":
+        return mtp_head(target)
+    if source.kind in HEADS:
+        return eagle_head(target)
+    if source.kind in METHODS and source.kind != "draft":
+        raise UnsupportedError(f"source {source.text!r}: name the trained {source.kind} head by its path")
+    raise source.wrong("its cost is unknown; give c=..., or the name or path of a model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +147,7 @@ class Loads:
     draft: PassShape | None
 
 
-def loads(target: Model, source: StepSource, tp: int, kv_format: NumberFormat | None = None) -> Loads:
+def loads(target: Model, source: Source, tp: int, kv_format: NumberFormat | None = None) -> Loads:
     """Count target and draft for `tp` ranks."""
     draft = None if source.model is None else pass_shape(source.model, tp, kv_format, head_of=target)
     return Loads(target=pass_shape(target, tp, kv_format), draft=draft)
@@ -315,7 +189,7 @@ class StepTime:
 
 def step_time(
     on: Machine,
-    source: StepSource,
+    source: Source,
     of: Loads,
     batch: npt.ArrayLike,
     context_len: npt.ArrayLike,
@@ -334,20 +208,43 @@ def step_time(
     )
     positions = verified_positions(on, source, k)
     verify = pass_time(on, of.target, b, positions, t, table=target_table)
-    draft = _draft_s(on, source, of, b, t, k, positions, verify.total_s, draft_table)
-    drafted = k > 0 if source.kind != "none" else np.zeros(k.shape, bool)
+    drafted = (k > 0) & (source.kind != "none")
     host = host_time(on, b) + np.where(drafted, host_time(on, 0, drafted=True) - host_time(on, 0), 0.0)
+    verify_s = verify.total_s
+    stated = source.c is not None or source.verify is not None or source.overhead is not None
+    # What a source states of its cost is in units of the plain step.
+    plain_s = pass_time(on, of.target, b, 1, t, table=target_table).total_s + host_time(on, b) if stated else b
+    drafting = 1.0 if is_padded(on, source) or source.nodes is not None else source.coverage.best
+    if source.c is not None:
+        draft = source.c * mean_drafted(source, k) * drafting * plain_s
+    else:
+        draft = _draft_s(on, source, of, b, t, k, positions, verify_s, draft_table)
+    if source.verify is not None:
+        verify_s = np.where(drafted, (1 + drafting * (source.verify - 1)) * plain_s - host, verify_s)
     return StepTime(
         emitted=np.broadcast_to(emitted(source, k), b.shape),
         positions=positions,
         draft_s=np.where(drafted, draft, 0.0),
-        verify_s=verify.total_s,
-        host_s=host,
+        verify_s=verify_s,
+        host_s=host + np.where(drafted, (source.overhead or 0.0) * plain_s, 0.0),
         lower_s=verify.lower_s,
     )
 
 
-def verified_positions(on: Machine, source: StepSource, kappa: npt.ArrayLike) -> FloatArray:
+def mean_drafted(source: Source, kappa: npt.ArrayLike) -> FloatArray:
+    """Mean drafted tokens of a drafted step, drafts cut to `kappa`.
+
+    >>> mean_drafted(Source(name="suffix", kind="suffix", lengths=(0.5, 0.25, 0.25)), [1, 2, 8]).tolist()
+    [1.0, 1.5, 1.75]
+    """
+    k = np.asarray(kappa, np.float64)
+    if source.lengths:
+        n = np.arange(1, len(source.lengths) + 1)
+        return np.asarray(np.minimum(k[..., None], n) @ np.array(source.lengths))
+    return k if source.drafted is None else np.minimum(k, source.drafted)
+
+
+def verified_positions(on: Machine, source: Source, kappa: npt.ArrayLike) -> FloatArray:
     """Mean positions per request that the target verifies in a step."""
     k = np.asarray(kappa, np.float64)
     if source.kind == "none":
@@ -356,11 +253,10 @@ def verified_positions(on: Machine, source: StepSource, kappa: npt.ArrayLike) ->
         return np.where(k > 0, float(source.nodes), 1.0)
     if is_padded(on, source):
         return 1 + k
-    drafted = k if source.drafted is None else np.minimum(k, source.drafted)
-    return 1 + source.coverage.best * drafted
+    return 1 + source.coverage.best * mean_drafted(source, k)
 
 
-def is_padded(on: Machine, source: StepSource) -> bool:
+def is_padded(on: Machine, source: Source) -> bool:
     """Whether a step without a draft is verified as wide as one with it."""
     if on.engine.draft_order == "sglang":
         return True
@@ -369,7 +265,7 @@ def is_padded(on: Machine, source: StepSource) -> bool:
 
 def _draft_s(
     on: Machine,
-    source: StepSource,
+    source: Source,
     of: Loads,
     batch: FloatArray,
     context_len: FloatArray,
@@ -381,6 +277,8 @@ def _draft_s(
     if source.kind == "none" or (on.layer in ("bound", "upper") and not source.is_model):
         return np.zeros_like(batch)  # matchers are timed, not bounded by peaks
     match source.kind:
+        case "free":
+            return np.zeros_like(batch)
         case "suffix":
             return suffix_s(batch)
         case "ngram" | "ngram-gpu" if on.engine.draft_order == "sglang":
@@ -391,7 +289,7 @@ def _draft_s(
             return host_ngram_s(batch, context_len)
         case _:
             if of.draft is None:
-                raise InputError(f"source {source.text!r}: its draft model was not loaded")
+                raise source.wrong("its cost is unknown; give c=..., or the name or path of a model")
             return model_draft_s(
                 on,
                 of.draft,

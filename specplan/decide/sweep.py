@@ -7,7 +7,7 @@ from typing import Final, Literal, cast, get_args
 import numpy as np
 
 from specplan.decide.pricing import Setting, priced
-from specplan.decide.source import DraftSource, check_source, emitted_per_draft, source_speedup
+from specplan.decide.source import Placed, longest, source_speedup
 from specplan.errors import InputError
 from specplan.formulas.emitted import FloatArray, IntArray
 from specplan.formulas.speedup import ridge_batch
@@ -29,7 +29,7 @@ COVERAGE_POINTS: Final = 201
 class Curve:
     """Speedup of one source over the axis, its peak, and c and the verify factor on the way."""
 
-    source: DraftSource
+    source: Placed
     speedup: FloatArray
     c: FloatArray
     verify: FloatArray
@@ -89,7 +89,7 @@ class Sweep:
 
 def sweep(
     kind: Kind,
-    sources: Sequence[tuple[DraftSource, Setting]],
+    sources: Sequence[tuple[Placed, Setting]],
     *,
     xs: Sequence[float],
     batch: int = 1,
@@ -102,7 +102,7 @@ def sweep(
     kind : {"kappa", "batch", "coverage", "context"}
         The axis. Over kappa, batch and context c and the verify factor are derived anew at each x where the source's
         setting names models or a ridge. Over coverage only sources without weights vary; others draft in every step.
-    sources : sequence of (DraftSource, Setting)
+    sources : sequence of (Placed, Setting)
         Each with an acceptance.
     xs : sequence of float
         Whole numbers, except for coverage.
@@ -116,8 +116,9 @@ def sweep(
 
     Examples
     --------
-    >>> dense = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
-    >>> sparse = DraftSource(name="ngram", kappa=3, c=0.0, alpha=0.8)
+    >>> from specplan.decide.source import placed
+    >>> from specplan.propose.spelling import read_source
+    >>> dense, sparse = (placed(read_source(text)) for text in ("1b:c=.164664,alpha=.7", "ngram:alpha=.8"))
     >>> found = sweep("coverage", [(dense, Setting()), (sparse, Setting())], xs=default_axis("coverage"))
     >>> round(found.regions[0].high, 3)
     0.356
@@ -128,8 +129,7 @@ def sweep(
     if x.size < 2 or np.any(np.diff(x) <= 0):
         raise InputError(f"the {kind} axis needs at least two rising values")
     for source, _ in sources:
-        check_source(source)
-        if not source.has_acceptance:
+        if not source.source.has_acceptance:
             raise InputError(f"source {source.label!r} has no acceptance: give --alpha (or NAME:alpha=...) to draw it")
     over = {"kappa": _over_kappa, "coverage": _over_coverage}.get(kind, _over_load(kind))
     curves = tuple(over(source, setting, x, batch, context_len) for source, setting in sources)
@@ -188,10 +188,10 @@ def default_axis(kind: Kind, top: int | None = None) -> tuple[float, ...]:
             return tuple(float(g) for g in np.linspace(0.0, 1.0, COVERAGE_POINTS))
 
 
-Over = Callable[[DraftSource, Setting, FloatArray, int, int], Curve]
+Over = Callable[[Placed, Setting, FloatArray, int, int], Curve]
 
 
-def _curve(source: DraftSource, x: FloatArray, s: FloatArray, c: FloatArray, v: FloatArray) -> Curve:
+def _curve(source: Placed, x: FloatArray, s: FloatArray, c: FloatArray, v: FloatArray) -> Curve:
     top = int(np.nanargmax(s))
     return Curve(
         source=source,
@@ -204,30 +204,27 @@ def _curve(source: DraftSource, x: FloatArray, s: FloatArray, c: FloatArray, v: 
     )
 
 
-def _over_kappa(source: DraftSource, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
+def _over_kappa(source: Placed, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
     ks = x.astype(np.int64)
-    longest = len(source.hazard) if source.hazard is not None else ks.max()
-    if source.nodes is not None:
-        longest = min(longest, source.nodes - 1)  # the budget holds no longer path, and is verified at every length
-    pairs = [priced(replace(source, kappa=int(k)), setting, batch=batch, context_len=context_len) for k in ks]
-    c, v = (np.array(column) for column in zip(*pairs, strict=True))
-    known = ks <= longest
-    s = np.full(x.size, np.nan)
+    known = ks <= longest(source.source, int(ks.max()))  # no longer path is drafted
+    s, c, v = np.full((3, x.size), np.nan)
+    pairs = [priced(replace(source, kappa=int(k)), setting, batch=batch, context_len=context_len) for k in ks[known]]
+    c[known], v[known] = np.array(pairs).T
     s[known] = source_speedup(source, kappa=ks[known], c=c[known], verify=v[known])
     return _curve(source, x, s, c, v)
 
 
-def _over_coverage(source: DraftSource, _: Setting, x: FloatArray, __: int, ___: int) -> Curve:
+def _over_coverage(source: Placed, _: Setting, x: FloatArray, __: int, ___: int) -> Curve:
     s = source_speedup(source, coverage=x) if source.is_weightless else np.full(x.size, float(source_speedup(source)))
     return _curve(source, x, s, np.full(x.size, source.c), np.full(x.size, source.verify))
 
 
 def _over_load(kind: Kind) -> Over:
-    def over(source: DraftSource, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
+    def over(source: Placed, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
         loads = [(int(v), context_len) if kind == "batch" else (batch, int(v)) for v in x]
         pairs = [priced(source, setting, batch=b, context_len=n) for b, n in loads]
         c, v = (np.array(column) for column in zip(*pairs, strict=True))
-        emitted_per_draft(source)  # an error about acceptance comes before one about arrays
+        source.emitted()  # an error about acceptance comes before one about arrays
         return _curve(source, x, source_speedup(source, c=c, verify=v), c, v)
 
     return over
@@ -253,7 +250,7 @@ def _regions(x: FloatArray, speeds: FloatArray, winner: IntArray, *, is_whole: b
     return tuple(Region(low=edges[i], high=edges[i + 1], winner=w) for i, w in enumerate(owners))
 
 
-def _ridge(kind: Kind, sources: Sequence[tuple[DraftSource, Setting]], batch: int) -> Crossing | None:
+def _ridge(kind: Kind, sources: Sequence[tuple[Placed, Setting]], batch: int) -> Crossing | None:
     known = [(i, source, setting.ridge) for i, (source, setting) in enumerate(sources) if setting.ridge is not None]
     if not known or kind not in ("kappa", "batch"):
         return None

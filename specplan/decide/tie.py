@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from specplan.decide.source import DraftSource, check_source, emitted_per_draft, source_speedup
+from specplan.decide.source import Placed, longest, source_speedup
 from specplan.formulas.emitted import FloatArray, emitted_of_drafted_steps, emitted_over_all_steps
 from specplan.formulas.indifference import (
     Reach,
@@ -48,8 +48,8 @@ class Answer:
 class Tie:
     """The incumbent's speedup, the challenger's (if its acceptance is given), and what would make them equal."""
 
-    incumbent: DraftSource
-    challenger: DraftSource
+    incumbent: Placed
+    challenger: Placed
     speedup: float
     challenger_speedup: float | None
     needed_emitted: float
@@ -62,31 +62,32 @@ class Tie:
         return ahead or any(not np.isnan(a.value) for a in self.answers)
 
 
-def tie(incumbent: DraftSource, challenger: DraftSource) -> Tie:
+def tie(incumbent: Placed, challenger: Placed) -> Tie:
     """Solve for each quantity of `challenger` that makes its speedup that of `incumbent`.
 
     Parameters
     ----------
-    incumbent : DraftSource
+    incumbent : Placed
         With an acceptance.
-    challenger : DraftSource
+    challenger : Placed
         With or without; what is solved for depends on what is given: an acceptance of its own form always, and
         coverage, c and draft length where the acceptance is known.
 
     Examples
     --------
-    >>> draft = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
-    >>> found = tie(draft, DraftSource(name="ngram", kappa=3, c=0.0))
+    >>> from specplan.decide.source import placed
+    >>> from specplan.propose.spelling import read_source
+    >>> draft = placed(read_source("1b:c=.164664,alpha=.7"))
+    >>> found = tie(draft, placed(read_source("ngram")))
     >>> [(a.quantity, round(a.value, 4)) for a in found.answers]
     [('alpha', 0.4304)]
     """
-    check_source(incumbent)
-    b = check_source(challenger)
+    b = challenger
     s = float(source_speedup(incumbent))
     needed = needed_emitted(b, s)
-    answers = [_acceptance(b, needed)] if b.hit is None else _matcher(b, needed)
+    answers = [_acceptance(b, needed)] if b.source.hit is None else _matcher(b, needed)
     known = None
-    if b.has_acceptance:
+    if b.source.has_acceptance:
         known = float(source_speedup(b))
         answers += [_coverage(b, s), _c(b, s), _kappa(b, s)]
     return Tie(
@@ -99,10 +100,12 @@ def tie(incumbent: DraftSource, challenger: DraftSource) -> Tie:
     )
 
 
-def needed_emitted(source: DraftSource, s: float) -> float:
+def needed_emitted(source: Placed, s: float) -> float:
     """E of a drafted step at which `source` has speedup `s`; NaN where it never drafts.
 
-    >>> round(needed_emitted(DraftSource(name="ngram", kappa=3, c=0.0, coverage=0.5), 1.5), 12)
+    >>> from specplan.decide.source import placed
+    >>> from specplan.propose.spelling import read_source
+    >>> round(needed_emitted(placed(read_source("ngram:coverage=.5")), 1.5), 12)
     2.0
     """
     drafting = 1.0 if source.nodes is not None else source.coverage
@@ -110,11 +113,12 @@ def needed_emitted(source: DraftSource, s: float) -> float:
     return float(emitted_of_drafted_steps(source.coverage, all_steps, source.kappa))
 
 
-def coverage_curve(incumbent: DraftSource, challenger: DraftSource, coverage: FloatArray) -> FloatArray:
+def coverage_curve(incumbent: Placed, challenger: Placed, coverage: FloatArray) -> FloatArray:
     """The alpha that a challenger needs at each coverage to tie, its draft length and costs as given.
 
-    >>> draft = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
-    >>> ngram = DraftSource(name="ngram", kappa=3, c=0.0)
+    >>> from specplan.decide.source import placed
+    >>> from specplan.propose.spelling import read_source
+    >>> draft, ngram = placed(read_source("1b:c=.164664,alpha=.7")), placed(read_source("ngram"))
     >>> coverage_curve(draft, ngram, np.array([0.2, 0.5, 1.0])).round(3).tolist()
     [nan, 0.662, 0.43]
     """
@@ -133,10 +137,10 @@ def _words(status: int, most: str) -> str:
     return "it never drafts" if status == Reach.UNKNOWN else ""
 
 
-def _acceptance(b: DraftSource, needed: float) -> Answer:
-    if b.hazard is not None:
-        h = b.hazard[: b.kappa]
-        top = float(emitted_per_draft(b)) if max(h) == 0 else _scaled(h)
+def _acceptance(b: Placed, needed: float) -> Answer:
+    if b.source.hazard:
+        h = b.source.hazard[: b.kappa]
+        top = float(b.emitted()) if max(h) == 0 else _scaled(h)
         return Answer(
             quantity="hazard scale",
             value=float(hazard_scale_for_emitted(needed, h)),
@@ -156,8 +160,8 @@ def _scaled(h: tuple[float, ...]) -> float:
     return float(1.0 + np.cumprod(np.asarray(h) / max(h)).sum())
 
 
-def _matcher(b: DraftSource, needed: float) -> list[Answer | None]:
-    hit, rate = b.hit or 0.0, b.continuation or 0.0
+def _matcher(b: Placed, needed: float) -> list[Answer | None]:
+    hit, rate = b.source.hit or 0.0, b.source.continuation or 0.0
     first = float(hit_for_emitted(needed, rate, b.kappa))
     later = float(continuation_for_emitted(needed, hit, b.kappa))
     return [
@@ -170,8 +174,8 @@ def _matcher(b: DraftSource, needed: float) -> list[Answer | None]:
     ]
 
 
-def _coverage(b: DraftSource, s: float) -> Answer:
-    emitted = float(emitted_per_draft(b))
+def _coverage(b: Placed, s: float) -> Answer:
+    emitted = float(b.emitted())
     if b.nodes is not None:
         cost = float(step_cost(b.kappa, b.c, b.verify, 1.0, b.overhead))
         share = (s * cost - 1.0) / (emitted - 1.0) if emitted > 1.0 else np.nan
@@ -186,8 +190,8 @@ def _coverage(b: DraftSource, s: float) -> Answer:
     )
 
 
-def _c(b: DraftSource, s: float) -> Answer:
-    emitted = float(emitted_per_draft(b))
+def _c(b: Placed, s: float) -> Answer:
+    emitted = float(b.emitted())
     if b.nodes is not None:
         all_steps = float(emitted_over_all_steps(b.coverage, emitted))
         found = (all_steps / s - b.verify - b.overhead) / b.kappa
@@ -197,17 +201,17 @@ def _c(b: DraftSource, s: float) -> Answer:
     return Answer(quantity="c", value=value, given=b.c, why="" if value == value else "not even as a free draft")
 
 
-def _kappa(b: DraftSource, s: float) -> Answer | None:
+def _kappa(b: Placed, s: float) -> Answer | None:
     """Shortest draft length that is enough, the verify factor held at the source's own."""
-    if b.nodes is not None or (b.emitted is not None and b.alpha is None):
+    if b.nodes is not None or not (b.source.alpha or b.source.hazard or b.source.hit is not None):
         return None
-    longest = KAPPA_MAX if b.hazard is None else len(b.hazard)
-    lengths = np.arange(1, longest + 1)
+    most = longest(b.source, KAPPA_MAX)
+    lengths = np.arange(1, most + 1)
     enough = np.flatnonzero(source_speedup(b, kappa=lengths) >= s * (1 - 1e-12))
     value = float(lengths[enough[0]]) if enough.size else np.nan
     return Answer(
         quantity="kappa",
         value=value,
         given=float(b.kappa),
-        why="" if enough.size else f"no draft length up to {longest}",
+        why="" if enough.size else f"no draft length up to {most}",
     )

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from specplan.decide.pricing import Setting, priced
-from specplan.decide.source import DraftSource, check_source, source_speedup
+from specplan.decide.source import Placed, longest, source_speedup
 from specplan.errors import InputError
 from specplan.formulas.draft_length import best_kappa, first_losing_kappa, loss_from, peak_kappa, speedup_by_kappa
 from specplan.formulas.emitted import FloatArray, IntArray
@@ -58,7 +58,7 @@ class TuneCurve:
         Shortest and longest length that lose at most 2% of the best speedup.
     """
 
-    source: DraftSource
+    source: Placed
     kappa: IntArray
     speedup: FloatArray
     loss: FloatArray
@@ -100,7 +100,7 @@ def tune_table(
 
 
 def tune_source(
-    source: DraftSource,
+    source: Placed,
     setting: Setting | None = None,
     *,
     kappa_max: int = KAPPA_MAX,
@@ -111,18 +111,18 @@ def tune_source(
 
     Examples
     --------
-    >>> found = tune_source(DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7), kappa_max=16)
+    >>> from specplan.decide.source import placed
+    >>> from specplan.propose.spelling import read_source
+    >>> found = tune_source(placed(read_source("1b:c=.164664,alpha=.7")), kappa_max=16)
     >>> found.best, found.last_paying, found.tolerance
     (3, 3, (3, 4))
     """
     _check_max(kappa_max)
-    check_source(source)
-    longest = kappa_max if source.hazard is None else min(kappa_max, len(source.hazard))
-    kappa = np.arange(longest + 1)
+    most = longest(source.source, kappa_max)
+    kappa = np.arange(most + 1)
     where = Setting() if setting is None else setting
     pairs = [
-        priced(replace(source, kappa=int(k)), where, batch=batch, context_len=context_len)
-        for k in range(1, longest + 1)
+        priced(replace(source, kappa=int(k)), where, batch=batch, context_len=context_len) for k in range(1, most + 1)
     ]
     c = np.array([source.c if not pairs else pairs[0][0], *(pair[0] for pair in pairs)])
     verify = np.array([1.0, *(pair[1] for pair in pairs)])
@@ -139,7 +139,7 @@ def tune_source(
         verify=verify,
         best=best,
         last_paying=int(first_losing_kappa(speeds)),
-        is_capped=best == longest,
+        is_capped=best == most,
         tolerance=(int(good.min()), int(good.max())),
     )
 

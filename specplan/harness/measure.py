@@ -21,7 +21,7 @@ from specplan.harness.loop import Generated, Request, SpeculativeLoop
 from specplan.harness.pass_times import PassClock
 from specplan.harness.sources import Drafts, ModelSource, NoSource, Source, draft_length, read_source
 from specplan.harness.verifiers import Sampling
-from specplan.propose.spelling import SglangNgramSource
+from specplan.propose.rules import SglangNgramSource
 from specplan.propose.vocab_mapping import VocabMapping
 from specplan.records.files import StepWriter, read_steps
 from specplan.records.step import StepRecord

@@ -18,10 +18,12 @@ from specplan.harness.llama import Llama
 from specplan.harness.load import load_causal_lm
 from specplan.harness.verifiers import Sampling
 from specplan.propose.build import NO_LIMIT, proposer_of
-from specplan.propose.spelling import TokenSource, parse_source, split_source
+from specplan.propose.rules import TokenSource
+from specplan.propose.spelling import read_source as read_spelling
+from specplan.propose.spelling import rule_of
 from specplan.propose.vocab_mapping import VocabMapping
+from specplan.units import read_whole
 
-OPTIONS: Final = ("drop", "first", "model", "k", "sample")
 SAMPLES: Final = ("greedy", "probabilistic")
 
 
@@ -93,7 +95,7 @@ def _read_ranges(text: str, value: str) -> tuple[int, ...]:
     for part in value.split("+"):
         match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise InputError(f"--source {text}: drop={value} must name layers, such as 12-15 or 3+12-15")
+            raise InputError(f"source {text!r}: drop={value} must name layers, such as 12-15 or 3+12-15")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(found)
 
@@ -113,27 +115,25 @@ def read_source(text: str) -> Source:
     >>> read_source("none").spelling
     'none'
     """
-    name, options = split_source(text)
-    if name == "none" and not options:
+    source = read_spelling(text)
+    if source.kind == "none":
         return NoSource()
-    if name != "draft":
-        return parse_source(text)
-    unknown = [key for key in options if key not in OPTIONS]
-    if unknown:
-        raise InputError(f"--source {text}: draft has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")
+    if source.kind not in ("draft", "model"):
+        return rule_of(source)
+    options = {**(source.options or {})}
+    if source.kind == "model":
+        if options.keys() & {"drop", "first", "model"} or not re.search(r"[./]|^smollm2-135m$", source.name):
+            rule_of(source)  # says which methods there are
+        options["model"] = source.name
     if len(options.keys() & {"drop", "first", "model"}) != 1:
-        raise InputError(f"--source {text}: give one of drop=LAYERS, first=N or model=PATH")
-    for key in ("first", "k"):
-        if key in options and not (options[key].isdecimal() and 0 < int(options[key]) < 1000):
-            raise InputError(f"--source {text}: {key} must be a whole number from 1 to 999")
-    sample = options.get("sample", "greedy")
-    if sample not in SAMPLES:
-        raise InputError(f"--source {text}: sample={sample}: one of {', '.join(SAMPLES)}")
+        raise source.wrong("give one of drop=LAYERS, first=N or model=PATH")
+    if (sample := options.get("sample", "greedy")) not in SAMPLES:
+        raise source.wrong(f"sample={sample}: one of {', '.join(SAMPLES)}")
     return ModelSource(
         dropped=_read_ranges(text, options["drop"]) if "drop" in options else (),
-        first=int(options["first"]) if "first" in options else None,
+        first=read_whole(options["first"], f"source {text!r}: first") if "first" in options else None,
         model=options.get("model"),
-        k=int(options.get("k", "3")),
+        k=source.kappa or 3,
         sample=sample,
     )
 

@@ -34,7 +34,7 @@ from specplan.harness.measure import (
     make_folder,
 )
 from specplan.harness.sources import ModelSource, NoSource, Source, draft_length
-from specplan.propose.spelling import NgramSource, SuffixSource
+from specplan.propose.rules import NgramSource, SuffixSource
 from specplan.records.files import StepWriter, read_steps
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally

@@ -3,7 +3,7 @@
 from typing import Final
 
 from specplan.propose.protocol import Proposer
-from specplan.propose.spelling import NgramSource, SglangNgramSource, SuffixSource, TokenSource
+from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource, TokenSource
 
 NO_LIMIT: Final = 2**31 - 1
 

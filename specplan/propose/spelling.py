@@ -1,314 +1,54 @@
-"""How draft sources are spelled on the command line: ``ngram:min=2,max=5,k=3``, and what each spelling stands for.
+"""How draft sources are spelled: ``NAME:key=value,...``, one spelling for every command.
 
-One frozen class per kind of source, with the engines' defaults; `parse_source` reads one, `grid_of` reads one whose
-options hold several values (``ngram:k=1..5|8``) and yields their product.
+``ngram:min=2,max=5,k=3``, ``ngram:coverage=.4,alpha=.8``, ``llama3.2-1b:alpha=.6..0.7..0.8``, ``eagle:alpha=.8/.7/.6``,
+``mine:c=.05,alpha=.8``, ``draft:drop=12-15,k=3``. A name that is no method is a model, or with c a draft of one's own.
 """
 
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from specplan.errors import InputError
+from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource, TokenSource
+from specplan.units import read_number, read_whole
+from specplan.values.source import FREE, METHODS, NO_SOURCE, Range, Source
 
-if TYPE_CHECKING:
-    from specplan.propose.ngram import NgramRule
-    from specplan.propose.sglang_rule import SglangRule
-
-NGRAM_RULES: Final = ("vllm-v1", "vllm-v2", "vllm-ngram-gpu", "transformers", "latest")
-SUFFIX_RULES: Final = ("vllm",)
 MAX_GRID: Final = 10_000
 """Most combinations of one grid."""
-SGLANG_RULES: Final = ("sglang-0.5.23", "sane")
 
-
-class Spelled(Protocol):
-    """A source as the user spelled it."""
-
-    @property
-    def spelling(self) -> str:
-        """Complete spelling, every option named."""
-        ...
-
-    @property
-    def short(self) -> str:
-        """Spelling without the options that are at their defaults."""
-        ...
-
-    @property
-    def shares_store(self) -> bool:
-        """Whether requests share a store, so that their order matters."""
-        ...
-
-
-def _spell(source: Any) -> str:
-    options = ",".join(
-        f"{f.name}={value:g}" if isinstance(value := getattr(source, f.name), float) else f"{f.name}={value}"
-        for f in fields(source)
-        if getattr(source, f.name) is not None
-    )
-    return f"{source.kind}:{options}"
-
-
-def _short(source: Any) -> str:
-    default = type(source)()
-    options = ",".join(
-        f"{f.name}={value:g}" if isinstance(value := getattr(source, f.name), float) else f"{f.name}={value}"
-        for f in fields(source)
-        if getattr(source, f.name) != getattr(default, f.name)
-    )
-    return f"{source.kind}:{options}" if options else str(source.kind)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NgramSource:
-    """N-gram matching in the request's own text.
-
-    Attributes
-    ----------
-    min, max : int or None
-        Shortest and longest n-gram. As in vLLM: one alone is both, none is 5 and 5.
-    k : int
-        Tokens asked for per step.
-    rule : str
-        ``vllm-v1`` (earliest occurrence), ``vllm-v2`` (most recent, always k tokens, filler included),
-        ``vllm-ngram-gpu``, ``transformers`` (n from max down to 1), ``latest`` (most recent, no filler).
-    len : int or None
-        Longest request in tokens (``max_model_len``).
-    """
-
-    kind: ClassVar[str] = "ngram"
-
-    min: int | None = None
-    max: int | None = None
-    k: int = 3
-    rule: str = "vllm-v1"
-    len: int | None = None
-
-    def __post_init__(self) -> None:
-        _one_of("ngram", "rule", self.rule, NGRAM_RULES)
-        _at_least("ngram", self, {"min": 1, "max": 1, "k": 0, "len": 1})
-        low, high = self.lengths
-        if low > high:
-            raise InputError(f"ngram:min={low},max={high}: min must not be above max")
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Shortest and longest n-gram, resolved.
-
-        >>> NgramSource().lengths, NgramSource(min=2).lengths, NgramSource(rule="transformers", max=3).lengths
-        ((5, 5), (2, 2), (1, 3))
-        """
-        if self.rule == "transformers":
-            return self.min or 1, self.max or 2
-        high = self.max or self.min or 5
-        return self.min or self.max or 5, high
-
-    @property
-    def spelling(self) -> str:
-        """Complete spelling.
-
-        >>> NgramSource(min=2, max=5).spelling
-        'ngram:min=2,max=5,k=3,rule=vllm-v1'
-        """
-        low, high = self.lengths
-        return _spell(NgramSource(min=low, max=high, k=self.k, rule=self.rule, len=self.len))
-
-    @property
-    def short(self) -> str:
-        """Spelling without the options that are at their defaults.
-
-        >>> NgramSource(min=2, max=5, k=3).short
-        'ngram:min=2,max=5'
-        """
-        return _short(self)
-
-    @property
-    def shares_store(self) -> bool:
-        """Never: each request is matched against itself."""
-        return False
-
-    def engine_rule(self) -> "NgramRule":
-        """The rule behind the spelling."""
-        from specplan.propose import ngram
-
-        low, high = self.lengths
-        length = ngram.NO_LIMIT if self.len is None else self.len
-        match self.rule:
-            case "vllm-v2":
-                return ngram.vllm_v2(low, high)
-            case "vllm-ngram-gpu":
-                return ngram.vllm_ngram_gpu(low, high)
-            case "transformers":
-                if low != 1:
-                    raise InputError("ngram:rule=transformers matches down to 1 token; leave min out")
-                return ngram.transformers_lookup(high, max_length=length)
-            case "latest":
-                return ngram.latest_lookup(low, high, max_model_len=length)
-        return ngram.vllm_v1(low, high, max_model_len=length)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuffixSource:
-    """Suffix decoding: the request's own text and the responses of earlier ones.
-
-    Attributes
-    ----------
-    k : int or None
-        Most tokens asked for per step; None is the depth, as in vLLM.
-    factor : float
-        Drafted tokens per matched token.
-    depth : int
-        Longest indexed string.
-    cached : int
-        Responses that are kept, oldest out first; 0 keeps none.
-    min_prob : float
-        A draft ends where its estimated probability falls below this.
-    rule : str
-        ``vllm``: Arctic's cache as vLLM 0.32 drives it.
-    len : int or None
-        Longest request in tokens (``max_model_len``).
-    """
-
-    kind: ClassVar[str] = "suffix"
-
-    k: int | None = None
-    factor: float = 1.0
-    depth: int = 24
-    cached: int = 10_000
-    min_prob: float = 0.1
-    rule: str = "vllm"
-    len: int | None = None
-
-    def __post_init__(self) -> None:
-        _one_of("suffix", "rule", self.rule, SUFFIX_RULES)
-        _at_least("suffix", self, {"k": 0, "factor": 0, "depth": 1, "cached": 0, "min_prob": 0, "len": 1})
-        if self.min_prob > 1:
-            raise InputError(f"suffix:min_prob={self.min_prob:g}: a probability lies in [0, 1]")
-
-    @property
-    def tokens(self) -> int:
-        """Most tokens asked for per step, resolved."""
-        return self.depth if self.k is None else self.k
-
-    @property
-    def spelling(self) -> str:
-        """Complete spelling.
-
-        >>> SuffixSource().spelling
-        'suffix:k=24,factor=1,depth=24,cached=10000,min_prob=0.1,rule=vllm'
-        """
-        return _spell(replace(self, k=self.tokens))
-
-    @property
-    def short(self) -> str:
-        """Spelling without the options that are at their defaults.
-
-        >>> SuffixSource(depth=24, factor=2.0).short
-        'suffix:factor=2'
-        """
-        return _short(self)
-
-    @property
-    def shares_store(self) -> bool:
-        """Whether responses of earlier requests are kept."""
-        return self.cached > 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SglangNgramSource:
-    """SGLang's n-gram trees over a trie shared by all requests.
-
-    Attributes
-    ----------
-    budget : int
-        Positions verified per step, the root included (``--speculative-num-draft-tokens``).
-    match : str
-        ``bfs`` (recency) or ``prob`` (frequency).
-    depth : int
-        Longest indexed window.
-    min_breadth, max_breadth : int
-        Children per node at the longest and the shortest match.
-    capacity : int
-        Nodes of the trie.
-    rule : str
-        ``sglang-0.5.23`` with the engine's quirks (prompts are not indexed, the trie lags one step), or ``sane``.
-    """
-
-    kind: ClassVar[str] = "sglang-ngram"
-
-    budget: int = 12
-    match: str = "bfs"
-    depth: int = 18
-    min_breadth: int = 1
-    max_breadth: int = 10
-    capacity: int = 10_000_000
-    rule: str = "sglang-0.5.23"
-
-    def __post_init__(self) -> None:
-        _one_of(self.kind, "rule", self.rule, SGLANG_RULES)
-        _one_of(self.kind, "match", self.match, ("bfs", "prob"))
-        self.engine_rule()
-
-    @property
-    def spelling(self) -> str:
-        """Complete spelling.
-
-        >>> SglangNgramSource(budget=8).spelling.split(",")[:2]
-        ['sglang-ngram:budget=8', 'match=bfs']
-        """
-        return _spell(self)
-
-    @property
-    def short(self) -> str:
-        """Spelling without the options that are at their defaults.
-
-        >>> SglangNgramSource().short
-        'sglang-ngram'
-        """
-        return _short(self)
-
-    @property
-    def shares_store(self) -> bool:
-        """Always: the trie is one per engine."""
-        return True
-
-    def engine_rule(self) -> "SglangRule":
-        """The rule behind the spelling."""
-        from specplan.propose.sglang_rule import SglangRule
-
-        return SglangRule(
-            draft_token_num=self.budget,
-            match_type="PROB" if self.match == "prob" else "BFS",
-            max_trie_depth=self.depth,
-            min_bfs_breadth=self.min_breadth,
-            max_bfs_breadth=self.max_breadth,
-            capacity=self.capacity,
-            quirks="sglang-0.5.23" if self.rule == "sglang-0.5.23" else None,
-        )
-
-
-TokenSource: TypeAlias = NgramSource | SuffixSource | SglangNgramSource
-"""A source that needs token ids and nothing else."""
-
-_KINDS: Final[dict[str, type[NgramSource] | type[SuffixSource] | type[SglangNgramSource]]] = {
-    kind.kind: kind for kind in (NgramSource, SuffixSource, SglangNgramSource)
+KEYS: Final[Mapping[str, str]] = {
+    "alpha": "acceptance per position: .7, .6..0.8, .6..0.7..0.8, or per position .8/.7/.6",
+    "hit": "acceptance of the first drafted token",
+    "cont": "acceptance of each later one",
+    "emitted": "measured tokens per step, over all steps",
+    "coverage": "share of steps with a draft",
+    "drafted": "mean drafted tokens per drafted step",
+    "k": "drafted tokens",
+    "nodes": "positions of a tree that is verified whole in every step, root included",
+    "topk": "branching of a tree",
+    "c": "draft step over target step",
+    "verify": "verify pass over plain pass",
+    "overhead": "what every step pays, in plain passes",
+    "name": "what it is called",
 }
+"""What may be said of any source; a matcher also takes its rule's words, ``draft`` those of `DRAFT_KEYS`."""
+DRAFT_KEYS: Final = ("drop", "first", "model", "sample")
+SPELLING: Final = f"NAME:key=value,... with keys {', '.join(KEYS)}"
 
-
-def _one_of(kind: str, name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{kind}:{name}={value}: expected one of {', '.join(known)}")
-
-
-def _at_least(kind: str, source: object, lows: Mapping[str, int]) -> None:
-    for name, low in lows.items():
-        value = getattr(source, name)
-        if value is not None and not low <= value < 2**31:
-            raise InputError(f"{kind}:{name}={value:g}: expected a number of at least {low}, below 2^31")
+_RULES: Final[Mapping[str, type[NgramSource] | type[SuffixSource] | type[SglangNgramSource]]] = {
+    "ngram": NgramSource,
+    "ngram-host": NgramSource,
+    "ngram-gpu": NgramSource,
+    "suffix": SuffixSource,
+    "sglang-ngram": SglangNgramSource,
+}
+_RUNNERS: Final = {"vllm-v1": "ngram-host", "vllm-v2": "ngram", "vllm-ngram-gpu": "ngram-gpu"}
+"""vLLM's runner of each n-gram rule that names one."""
+_ALIASES: Final = {"ngram_gpu": "ngram-gpu", "nextn": "mtp"}
 
 
 def split_source(text: str) -> tuple[str, dict[str, str]]:
@@ -317,119 +57,219 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
     Raises
     ------
     InputError
-        If an option has no ``=``, or one is given twice.
+        Without a name, for an option without ``=``, or for one that is given twice.
 
     Examples
     --------
-    >>> split_source("ngram:min=2,max=5")
-    ('ngram', {'min': '2', 'max': '5'})
-    >>> split_source("suffix")
-    ('suffix', {})
+    >>> split_source("./models/a:b/config.json:alpha=.7")
+    ('./models/a:b/config.json', {'alpha': '.7'})
     """
-    name, _, rest = text.strip().partition(":")
+    head, _, rest = text.partition(":")
+    name = head.strip()
+    if name not in (*METHODS, *_ALIASES, *FREE):  # a path may hold colons; options hold an equals sign
+        head, _, rest = text.rpartition(":")
+        name, rest = (head.strip(), rest) if "=" in rest else (text.strip(), "")
     options: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key or not value:
-            raise InputError(f"--source {text}: {part!r} is not NAME=VALUE; write for example ngram:min=2,max=5,k=3")
+        if not equals or not value:
+            raise InputError(f"source {text!r}: {part!r} is not key=value; write for example ngram:min=2,max=5,k=3")
         if key in options:
-            raise InputError(f"--source {text}: {key} is given twice")
+            raise InputError(f"source {text!r}: {key} is given twice")
         options[key] = value
-    return name.strip(), options
+    if not name:
+        raise InputError(f"source {text!r}: has no name; write {SPELLING}")
+    return _ALIASES.get(name, name), options
 
 
-def parse_source(text: str) -> TokenSource:
-    """The source that a spelling stands for.
+def read_source(text: str, kappa: int | None = None) -> Source:
+    """The source that a spelling stands for; its model, if it has one, is still to be loaded.
+
+    Parameters
+    ----------
+    text : str
+    kappa : int, optional
+        Draft length where the spelling gives none.
 
     Raises
     ------
     InputError
-        For an unknown kind, option or value, with what would be right.
+        Naming the text, the key and what it must be.
 
     Examples
     --------
-    >>> parse_source("ngram:min=2,max=5,k=3")
-    NgramSource(min=2, max=5, k=3, rule='vllm-v1', len=None)
-    >>> parse_source("ngram:n=3")
+    >>> source = read_source("ngram:min=2,coverage=.4,alpha=.6..0.8")
+    >>> source.kind, dict(source.options), source.coverage.best, round(source.alpha.best, 3), source.kappa
+    ('ngram', {'min': '2'}, 0.4, 0.7, None)
+    >>> read_source("ngram:n=3")
     Traceback (most recent call last):
-    specplan.errors.InputError: --source ngram:n=3: ngram has no option 'n'; it has min, max, k, rule, len
+    specplan.errors.InputError: source 'ngram:n=3': unknown key 'n'; did you mean min? ngram takes alpha, hit, ...
     """
-    kind, options = _understood(text)
-    values = {key: _value(text, key, value, _types(kind)[key]) for key, value in options.items()}
-    return kind(**values)
+    name, options = split_source(text)
+    if name == "none" and not options:
+        return NO_SOURCE
+    kind = name if name in METHODS else "free" if name in FREE else "model"
+    own = [f.name for f in fields(_RULES[kind]) if f.name != "k"] if kind in _RULES else []
+    own += DRAFT_KEYS if kind in ("draft", "model") else ()
+    for key in options:
+        if key not in KEYS and key not in own:
+            near = get_close_matches(key, (*KEYS, *own), n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise InputError(f"source {text!r}: unknown key {key!r}; {hint}{name} takes {', '.join((*KEYS, *own))}")
+    if name == "ngram" and "rule" in options:
+        kind = _RUNNERS.get(options["rule"], "ngram-host")
+    source = Source(
+        name=name,
+        kind=kind,
+        text=text.strip(),
+        options={key: value for key, value in options.items() if key in own},
+        **_figures(text, options, kappa),
+    )
+    if kind in _RULES:
+        rule_of(source)  # so that what cannot be is refused here
+    return source
+
+
+def _figures(text: str, options: Mapping[str, str], kappa: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"kappa": kappa, "label": options.get("name", "")}
+    for key, value in options.items():
+        where = f"source {text!r}: {key}"
+        match key:
+            case "alpha":
+                found |= read_acceptance(value, where)
+            case "coverage" | "emitted":
+                found[key] = _range(value, where)
+            case "cont":
+                found["continuation"] = read_number(value, where)
+            case "k" | "nodes" | "topk":
+                found["kappa" if key == "k" else key] = read_whole(value, where)
+            case "budget":
+                found["nodes"] = read_whole(value, where)
+            case _ if key in KEYS and key != "name":
+                found[key] = read_number(value, where)
+    given = [key for key in ("alpha", "hit", "emitted") if key in options]
+    if len(given) > 1:
+        raise InputError(f"source {text!r}: its acceptance is given twice, as {' and as '.join(given)}")
+    return found
+
+
+def read_acceptance(text: str, where: str) -> dict[str, Any]:
+    """Fields of `Source` of an acceptance: one number, a number with its interval, or one per position.
+
+    >>> read_acceptance(".6..0.7..0.8", "alpha"), read_acceptance(".8/.7", "alpha")
+    ({'alpha': Range(low=0.6, best=0.7, high=0.8)}, {'hazard': (0.8, 0.7)})
+    """
+    if "/" in text:
+        return {"hazard": tuple(read_number(part, where, 0.0, 1.0) for part in text.split("/"))}
+    return {"alpha": _range(text, where, 1.0)}
+
+
+def with_acceptance(source: Source, text: str, where: str) -> Source:
+    """The source with an acceptance that is written beside it.
+
+    >>> with_acceptance(read_source("eagle"), ".8/.7", "--alpha").hazard
+    (0.8, 0.7)
+    """
+    if source.has_acceptance:
+        raise source.wrong(f"its acceptance is given twice, there and as {where} {text}")
+    return replace(
+        source, text=f"{source.text}{',' if '=' in source.text else ':'}alpha={text}", **read_acceptance(text, where)
+    )
+
+
+def _range(text: str, where: str, high: float = math.inf) -> Range:
+    ends = [read_number(part, where, 0.0, high) for part in text.split("..")]
+    if len(ends) > 3 or sorted(ends) != ends:
+        raise InputError(f"{where} {text!r} must be one number, low..high, or low..best..high")
+    return Range(low=ends[0], best=ends[1] if len(ends) == 3 else (ends[0] + ends[-1]) / 2, high=ends[-1])
+
+
+def rule_of(source: Source) -> TokenSource:
+    """The rule of a matcher, as its options and draft length say; what they leave out is the engine's default.
+
+    Raises
+    ------
+    InputError
+        For a source that needs more than token ids, or an option that makes no sense.
+
+    Examples
+    --------
+    >>> rule_of(read_source("ngram:min=2,max=5,alpha=.7"))
+    NgramSource(min=2, max=5, k=3, rule='vllm-v1', len=None)
+    """
+    rule = _RULES.get(source.kind)
+    if rule is None:
+        near = get_close_matches(source.name, _RULES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise source.wrong(f"{source.name!r} is no token-level source; {hint}known: {', '.join(_RULES)}")
+    values = _typed(rule, source.options or {}, source.text)
+    if rule is SglangNgramSource and source.nodes is not None:
+        values["budget"] = source.nodes
+    elif source.kappa is not None and rule is not SglangNgramSource:
+        values["k"] = source.kappa
+    if source.kind == "ngram-gpu":
+        values.setdefault("rule", "vllm-ngram-gpu")
+    return rule(**values)
+
+
+def parse_source(text: str) -> TokenSource:
+    """The matcher's rule that a spelling stands for.
+
+    >>> parse_source("suffix:factor=2").short
+    'suffix:factor=2'
+    """
+    return rule_of(read_source(text))
 
 
 def grid_of(text: str) -> dict[TokenSource, str]:
-    """Sources of a spelling whose options may hold several values: ``|`` between them, ``a..b`` for whole numbers.
+    """Rules of a spelling whose options may hold several values: ``|`` between them, ``a..b`` for whole numbers.
 
     Combinations that make no sense (min above max) are left out.
 
     Returns
     -------
     dict of TokenSource to str
-        Each source with its spelling by the options that were given.
+        Each rule with its spelling by the options that were given.
 
     Examples
     --------
     >>> list(grid_of("ngram:min=2|6,max=5,k=3..4").values())
     ['ngram:min=2,max=5,k=3', 'ngram:min=2,max=5,k=4']
     """
-    kind, options = _understood(text)
-    types = _types(kind)
+    name, options = split_source(text)
     choices = [
-        [_value(text, key, one, types[key]) for piece in value.split("|") for one in _expanded(text, key, piece)]
-        for key, value in options.items()
+        [one for piece in value.split("|") for one in _expanded(text, key, piece)] for key, value in options.items()
     ]
     if (size := math.prod(map(len, choices))) > MAX_GRID:
         raise InputError(f"--grid {text}: {size} combinations; at most {MAX_GRID} are tried")
     found: dict[TokenSource, str] = {}
     problem: InputError | None = None
     for values in itertools.product(*choices):
-        given = dict(zip(options, values, strict=True))
+        named = ",".join(f"{key}={value}" for key, value in zip(options, values, strict=True))
+        spelled = f"{name}:{named}" if named else name
         try:
-            source = kind(**given)
+            found.setdefault(parse_source(spelled), spelled)
         except InputError as error:
             problem = error
-        else:
-            named = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in given.items())
-            found.setdefault(source, f"{source.kind}:{named}" if named else source.kind)
     if not found and problem is not None:
         raise problem
     return found
 
 
-def _understood(text: str) -> tuple[Callable[..., TokenSource], dict[str, str]]:
-    name, options = split_source(text)
-    kind = _KINDS.get(name)
-    if kind is None:
-        near = get_close_matches(name, _KINDS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"--source {text}: no token-level source is called {name!r}; {hint}known: {', '.join(_KINDS)}")
-    known = [f.name for f in fields(kind)]
-    for key in options:
-        if key not in known:
-            raise InputError(f"--source {text}: {name} has no option {key!r}; it has {', '.join(known)}")
-    return kind, options
-
-
-def _types(kind: Callable[..., TokenSource]) -> dict[str, str]:
-    hints = get_type_hints(kind)
-    return {name: str(hint) for name, hint in hints.items()}
-
-
-def _value(text: str, key: str, value: str, hint: str) -> int | float | str:
-    if "str" in hint:
-        return value
-    try:
-        if "float" in hint:
-            number = float(value)
-            if number != number or number in (float("inf"), float("-inf")):
-                raise ValueError
-            return number
-        return int(value.replace("_", ""))
-    except ValueError:
-        kind = "a number" if "float" in hint else "a whole number"
-        raise InputError(f"--source {text}: {key} must be {kind}, got {value!r}") from None
+def _typed(rule: type[TokenSource], options: Mapping[str, str], text: str) -> dict[str, Any]:
+    """Options as the rule's fields hold them."""
+    hints = {name: str(hint) for name, hint in get_type_hints(rule).items()}
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        if "str" in hints[key]:
+            found[key] = value
+        elif "float" in hints[key]:
+            found[key] = read_number(value, f"source {text!r}: {key}")
+        elif re.fullmatch(r"-?\d[\d_]*", value) is None:
+            raise InputError(f"source {text!r}: {key} {value!r} must be a whole number")
+        else:
+            found[key] = int(value)
+    return found
 
 
 def _expanded(text: str, key: str, piece: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Self
 from specplan.errors import InputError
 from specplan.files.reading import is_there
 from specplan.files.writing import Lines
-from specplan.propose.spelling import TokenSource
+from specplan.propose.rules import TokenSource
 from specplan.replay.counts import COLUMNS, IntArray
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from specplan.errors import InputError
 from specplan.files.lines import BrokenLog
-from specplan.propose.spelling import TokenSource
+from specplan.propose.rules import TokenSource
 from specplan.records.files import StepWriter, refuse_overwrite
 from specplan.records.tally import EMPTY, Tally
 from specplan.replay.checkpoint import Checkpoint

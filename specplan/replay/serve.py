@@ -12,7 +12,7 @@ import numpy as np
 from specplan.errors import InputError
 from specplan.propose.build import NO_LIMIT, proposer_of
 from specplan.propose.protocol import EMPTY, Draft, Proposer
-from specplan.propose.spelling import NgramSource, SglangNgramSource, SuffixSource, TokenSource
+from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource, TokenSource
 from specplan.propose.steps import Steps
 from specplan.replay.requests import RecordedRequest, TokenArray
 

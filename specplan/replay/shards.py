@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from specplan.files.lines import BrokenLine, BrokenLog
-from specplan.propose.spelling import TokenSource
+from specplan.propose.rules import TokenSource
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 from specplan.replay.counts import IntArray, counts_per_request, records_of, tallies_by_tag

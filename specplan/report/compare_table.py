@@ -45,7 +45,7 @@ def compare_document(r: CompareReport) -> dict[str, Any]:
             "engine_version": r.engine_version,
             "tensor_parallel_size": r.tensor_parallel_size,
             "layer": r.layer,
-            "sources": [s.text for s in r.sources],
+            "sources": [s.title for s in r.sources],
             "batch": list(dict.fromkeys(c.batch for c in r.cells)),
             "context": list(dict.fromkeys(c.context_len for c in r.cells)),
         },

@@ -34,6 +34,7 @@ def speed_entry(s: MeasuredSpeed) -> dict[str, Any]:
         "c": s.c,
         "draft_over_plain_pass": s.draft_step_ratio,
         "v": s.v,
+        "v_by_width": [{"width": width, "v": v} for width, v in s.widths],
         "measured_speedup": s.speedup,
         "predicted_speedup": s.predicted_speedup,
         "predicted_tokens_per_s": s.predicted_tokens_per_s,

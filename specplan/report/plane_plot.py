@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from specplan.decide.plane import Line, Plane, Point
-from specplan.decide.source import DraftSource
+from specplan.decide.source import Placed
 from specplan.report.key import Row, draw_key, key_height
 from specplan.report.label_placement import Placer, lanes
 from specplan.report.picture import CLEAR, INK, LOSE, MUTED, WIN, Look, look, new_figure, style
@@ -34,7 +34,7 @@ class _Panel:
     names: list[str]
     is_narrow: bool
 
-    def look(self, source: DraftSource) -> Look:
+    def look(self, source: Placed) -> Look:
         """How a source is drawn: the same in every panel."""
         return look(self.names.index(source.label))
 
@@ -216,12 +216,13 @@ def _curve(panel: _Panel, point: Point) -> None:
 
 def _marks(panel: _Panel, point: Point) -> None:
     axes, placer, s, lk = panel.axes, panel.placer, point.source, panel.look(point.source)
-    if s.alpha is not None and s.alpha_low is not None and s.alpha_high is not None:
-        reach = [[s.alpha - s.alpha_low], [s.alpha_high - s.alpha]]
+    a = s.source.alpha
+    if a is not None and a.is_range:
+        reach = [[a.best - a.low], [a.high - a.best]]
         axes.errorbar(
-            [s.alpha], [s.c], xerr=reach, color=lk.colour, lw=1.6, capsize=4, capthick=1.6, zorder=7, clip_on=False
+            [a.best], [s.c], xerr=reach, color=lk.colour, lw=1.6, capsize=4, capthick=1.6, zorder=7, clip_on=False
         )
-        placer.add_line([s.alpha_low, s.alpha_high], [s.c, s.c])
+        placer.add_line([a.low, a.high], [s.c, s.c])
     if s.alpha is not None and not point.is_exact:
         _hollow(panel, s.alpha, s.c, lk)
         if not np.isnan(point.alpha) and abs(point.alpha - s.alpha) > 0.03:

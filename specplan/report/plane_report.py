@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from specplan.decide.plane import ASSUMPTIONS, NOT_MODELED, Contour, Line, Plane, Point, Scene
-from specplan.decide.source import DraftSource
+from specplan.decide.source import Placed
 from specplan.decide.sweep import AXES, PLAIN, Curve, Sweep
 from specplan.files.writing import write_whole
 from specplan.report import json_document
@@ -40,8 +40,9 @@ def write_data(path: Path, document: dict[str, Any], rows: Iterable[Sequence[Any
     write_whole(path, buffer.getvalue())
 
 
-def source_document(s: DraftSource) -> dict[str, Any]:
+def source_document(s: Placed) -> dict[str, Any]:
     """One source; what is not known of it is null."""
+    a = s.source.alpha
     return {
         "source": s.name,
         "target": s.target or None,
@@ -49,13 +50,13 @@ def source_document(s: DraftSource) -> dict[str, Any]:
         "c": s.c,
         "c_origin": s.c_origin,
         "alpha": s.alpha,
-        "alpha_low": s.alpha_low,
-        "alpha_high": s.alpha_high,
-        "alpha_origin": s.alpha_origin if s.has_acceptance else None,
-        "hazard": s.hazard,
-        "hit": s.hit,
-        "continuation": s.continuation,
-        "tokens_per_drafted_step": s.emitted,
+        "alpha_low": None if a is None or not a.is_range else a.low,
+        "alpha_high": None if a is None or not a.is_range else a.high,
+        "alpha_origin": s.source.alpha_origin if s.source.has_acceptance else None,
+        "hazard": s.source.hazard or None,
+        "hit": s.source.hit,
+        "continuation": s.source.continuation,
+        "tokens_per_drafted_step": None if s.source.emitted is None else float(s.emitted()),
         "coverage": s.coverage,
         "verify_factor": s.verify,
         "verify_origin": s.verify_origin,
@@ -240,18 +241,19 @@ def _marked(value: float, origin: str) -> str:
 def _point_cells(point: Point) -> list[str]:
     s = point.source
     acceptance = "" if s.alpha is None else f"{s.alpha:.4g}"
-    if s.hit is not None:
-        acceptance = f"{s.hit:.3g}, then {s.continuation:.3g}"
-    if s.hazard is not None:
-        acceptance = "/".join(f"{h:.3g}" for h in s.hazard[: s.kappa])
-    if s.emitted is not None and s.alpha is None:
-        acceptance = f"E {s.emitted:.4g}"
+    of = s.source
+    if of.hit is not None:
+        acceptance = f"{of.hit:.3g}, then {of.continuation:.3g}"
+    elif of.hazard and s.alpha is None:
+        acceptance = "/".join(f"{h:.3g}" for h in of.hazard[: s.kappa])
+    elif of.emitted is not None and s.alpha is None:
+        acceptance = f"E {float(s.emitted()):.4g}"
     return [
         s.label,
         str(s.kappa),
         f"{s.coverage:.0%}",
         "0 (no weights)" if s.is_weightless else _marked(s.c, s.c_origin),
-        f"{acceptance} {s.alpha_origin}",
+        f"{acceptance} {of.alpha_origin}",
         f"{point.speedup:.4f}x",
         _number(point.alpha_dagger, 4, point.untied),
     ]

@@ -25,7 +25,7 @@ def schedule_document(r: ScheduleReport) -> dict[str, Any]:
         "inputs": {
             "target": r.target.name,
             "gpu": r.accelerator.name,
-            "source": r.source.text,
+            "source": r.source.title,
             "engine": r.engine,
             "engine_version": r.engine_version,
             "tensor_parallel_size": r.tensor_parallel_size,
@@ -50,7 +50,7 @@ def print_schedule(r: ScheduleReport, console: Console) -> None:
     """Print the ranges of each context, then the files and the command."""
     band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
     console.print(
-        f"[bold]{escape(r.target.name)}[/bold] with {escape(r.source.text)} on {r.tensor_parallel_size} x "
+        f"[bold]{escape(r.target.name)}[/bold] with {escape(r.source.title)} on {r.tensor_parallel_size} x "
         f"{escape(r.accelerator.name)}, "
         f"{r.engine} {r.engine_version}; times: [bold]{r.layer}[/bold]{band}",
         highlight=False,

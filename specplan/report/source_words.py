@@ -1,27 +1,28 @@
 """A draft source in words: what tables, keys and ties print of it."""
 
-from specplan.decide.source import DraftSource
+from specplan.decide.source import Placed
 
 
-def cost_text(s: DraftSource) -> str:
+def cost_text(s: Placed) -> str:
     """C of a source and where it comes from."""
     return "0 (no weights)" if s.is_weightless else f"{s.c:.4g} {s.c_origin}"
 
 
-def acceptance_text(s: DraftSource) -> str:
+def acceptance_text(s: Placed) -> str:
     """Acceptance of a source in the form in which it is known, and where it comes from."""
-    if s.alpha is not None:
-        interval = "" if s.alpha_low is None or s.alpha_high is None else f" [{s.alpha_low:.2f}, {s.alpha_high:.2f}]"
-        return f"{s.alpha:.3g}{interval} {s.alpha_origin}"
-    if s.hit is not None:
-        return f"{s.hit:.2g} first, then {s.continuation:.2g}, {s.alpha_origin}"
-    if s.hazard is not None:
-        shown = "/".join(f"{h:.2g}" for h in s.hazard[: min(4, s.kappa)])
-        return f"{shown}{'/…' if s.kappa > 4 else ''} {s.alpha_origin}"
-    return f"E = {s.emitted:.3g} {s.alpha_origin}"
+    of, origin = s.source, s.source.alpha_origin
+    if of.alpha is not None:
+        interval = f" [{of.alpha.low:.2f}, {of.alpha.high:.2f}]" if of.alpha.is_range else ""
+        return f"{of.alpha.best:.3g}{interval} {origin}"
+    if of.hit is not None:
+        return f"{of.hit:.2g} first, then {of.continuation:.2g}, {origin}"
+    if of.hazard:
+        shown = "/".join(f"{h:.2g}" for h in of.hazard[: min(4, s.kappa)])
+        return f"{shown}{'/…' if s.kappa > 4 else ''} {origin}"
+    return f"E = {float(s.emitted()):.3g} {origin}"
 
 
-def name_text(s: DraftSource, *, kappa: int | None = None, verify: float | None = None) -> str:
+def name_text(s: Placed, *, kappa: int | None = None, verify: float | None = None) -> str:
     """Name of a source, and in what it differs from a chain of `kappa` that drafts in every step."""
     extra = [] if s.kappa == kappa else [f"κ = {s.kappa}"]
     if s.coverage < 1:

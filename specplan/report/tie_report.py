@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from specplan.decide.source import DraftSource
+from specplan.decide.source import Placed
 from specplan.decide.tie import Tie
 from specplan.report.grid import grid
 from specplan.report.plane_report import source_document
@@ -45,8 +45,8 @@ def tie_document(
     }
 
 
-def _described(s: DraftSource) -> str:
-    acceptance = f", α {acceptance_text(s)}" if s.has_acceptance else ", α free"
+def _described(s: Placed) -> str:
+    acceptance = f", α {acceptance_text(s)}" if s.source.has_acceptance else ", α free"
     return f"{name_text(s)}, c {cost_text(s)}{acceptance}, verify {s.verify:.4g} {s.verify_origin}"
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from specplan.decide.plane import Scene
-from specplan.decide.source import DraftSource
+from specplan.decide.source import Placed
 from specplan.decide.tune import TuneCurve, TuneTable
 from specplan.report.grid import grid
 from specplan.report.plane_report import source_document
@@ -64,7 +64,7 @@ def curves_document(
 
 def add_free(
     document: dict[str, Any],
-    sources: Sequence[DraftSource],
+    sources: Sequence[Placed],
     alpha: Sequence[float],
     tables: Sequence[Sequence[TuneCurve]],
 ) -> None:
@@ -144,7 +144,7 @@ def _verdict(curve: TuneCurve) -> str:
 
 
 def print_free(
-    sources: Sequence[DraftSource],
+    sources: Sequence[Placed],
     alpha: Sequence[float],
     tables: Sequence[Sequence[TuneCurve]],
     console: Console,

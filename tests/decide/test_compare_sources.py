@@ -9,22 +9,23 @@ import pytest
 from specplan.decide.compare import Cell, CompareReport, compare, pays_ranges
 from specplan.decide.cost import cost
 from specplan.decide.step_setting import BANDS, Setting, best_kappa, times
-from specplan.decide.step_source import NO_SOURCE, StepSource, loads, on_engine, step_time
-from specplan.decide.step_source_text import parse_step_source
+from specplan.decide.step_source import loads, on_engine, step_time
 from specplan.errors import InputError
 from specplan.memory.vllm import VllmFlags, predict_vllm
+from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.measured_steps import measured_table
 from specplan.timing.step_time import machine
+from specplan.values.source import NO_SOURCE, Source
 
 BIG, SMALL, DRAFT = (load_model(name) for name in ("llama3-70b", "llama3.1-8b", "llama3.2-1b"))
 H100 = load_accelerator("h100-sxm")
-NGRAM = parse_step_source("ngram:coverage=.4,alpha=.8")
+NGRAM = read_source("ngram:coverage=.4,alpha=.8")
 
 
-def draft(text: str) -> StepSource:
-    return replace(parse_step_source(text), model=DRAFT)
+def draft(text: str) -> Source:
+    return replace(read_source(text), model=DRAFT)
 
 
 def cells_of(report: CompareReport, source: str) -> list[Cell]:
@@ -33,7 +34,7 @@ def cells_of(report: CompareReport, source: str) -> list[Cell]:
 
 @pytest.fixture(scope="module")
 def big() -> CompareReport:
-    sources = [NGRAM, draft("llama3.2-1b:alpha=.7"), parse_step_source("eagle:alpha=.6..0.8")]
+    sources = [NGRAM, draft("llama3.2-1b:alpha=.7"), read_source("eagle:alpha=.6..0.8")]
     return compare(BIG, H100, sources, tp=4, batches=[1, 8, 32, 64], contexts=[2048, 8192], price_per_hour=3.0)
 
 
@@ -108,13 +109,13 @@ def test_verdicts_follow_from_the_ends_of_the_speedup():
 
 
 def test_a_verdict_asks_that_some_source_pays_at_every_batch():
-    eager_to_lose = [parse_step_source("ngram:alpha=.3,k=8")]
+    eager_to_lose = [read_source("ngram:alpha=.3,k=8")]
     assert compare(SMALL, H100, eager_to_lose, batches=[1]).pays
     assert not compare(SMALL, H100, eager_to_lose, batches=[1, 200]).pays
 
 
 def test_the_crossover_is_where_the_speedup_passes_one():
-    source = parse_step_source("ngram:coverage=.4,alpha=.8,k=8")
+    source = read_source("ngram:coverage=.4,alpha=.8,k=8")
     report = compare(SMALL, H100, [source], contexts=[512])
     found = next(c for c in report.capacities if c.source == source.text)
     assert found.crossover_batch is not None
@@ -127,7 +128,7 @@ def test_the_crossover_is_where_the_speedup_passes_one():
 def test_verifying_experts_is_dear_at_first_cheap_between_and_dear_again_past_the_ridge():
     # One request touches two experts of eight, a wide pass more; soon any pass reads all, and at last it computes.
     experts = load_model("mixtral-8x7b")
-    source = parse_step_source("ngram:alpha=.5,k=2")
+    source = read_source("ngram:alpha=.5,k=2")
     setting = Setting(target=experts, on=machine(H100, tp=2))
     batch, of = np.arange(1, 257), loads(experts, source, 2)
     ratio = times(setting, source, of, batch, 512, 2).verify_s / times(setting, NO_SOURCE, of, batch, 512, 0).verify_s
@@ -140,14 +141,14 @@ def test_verifying_experts_is_dear_at_first_cheap_between_and_dear_again_past_th
 
 
 def test_what_binds_is_what_costs_most():
-    def binding(source: StepSource, target=SMALL, **where) -> str:
+    def binding(source: Source, target=SMALL, **where) -> str:
         return next(c.binding for c in compare(target, H100, [source], **where).cells if c.source == source.text)
 
     assert binding(draft("llama3.2-1b:alpha=.7,k=5")) == "draft cost"
-    assert binding(parse_step_source("ngram:coverage=.1,alpha=.9,k=3")) == "coverage"
-    assert binding(parse_step_source("ngram:alpha=.9,k=8"), batches=[150]) == "verify width"
-    assert binding(parse_step_source("ngram:alpha=.5,k=3"), batches=[1]) == "acceptance"
-    assert binding(parse_step_source("ngram-host:alpha=.9,k=3"), contexts=[131072], batches=[64]) == "KV capacity"
+    assert binding(read_source("ngram:coverage=.1,alpha=.9,k=3")) == "coverage"
+    assert binding(read_source("ngram:alpha=.9,k=8"), batches=[150]) == "verify width"
+    assert binding(read_source("ngram:alpha=.5,k=3"), batches=[1]) == "acceptance"
+    assert binding(read_source("ngram-host:alpha=.9,k=3"), contexts=[131072], batches=[64]) == "KV capacity"
     # At 8 requests of 32k tokens the draft's own cache outweighs its weights and launches.
     assert binding(draft("llama3.2-1b:alpha=.8,k=3"), batches=[8], contexts=[1024]) == "draft cost"
     assert binding(draft("llama3.2-1b:alpha=.8,k=3"), batches=[8], contexts=[32768]) == "KV read"
@@ -229,7 +230,7 @@ def test_borrowed_and_assumed_cards_have_wider_bands():
 def test_padding_and_foreign_vocabularies_are_warned_of():
     report = compare(SMALL, H100, [NGRAM, replace(draft("x:alpha=.5"), model=replace(DRAFT, vocab_size=32000))])
     assert any("misses cost width" in w for w in report.warnings)
-    suffix = compare(SMALL, H100, [parse_step_source("suffix:alpha=.6")], max_kappa=32)
+    suffix = compare(SMALL, H100, [read_source("suffix:alpha=.6")], max_kappa=32)
     assert any("without drafted" in w for w in suffix.warnings)
     assert max(c.kappa for c in suffix.cells) <= 12
     assert any("vocabulary 32000 differs" in w for w in report.warnings)

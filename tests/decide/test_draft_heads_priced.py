@@ -14,7 +14,6 @@ import pytest
 from specplan.cli.app import main
 from specplan.decide.compare import compare
 from specplan.decide.cost import cost
-from specplan.decide.step_source_text import parse_step_source
 from specplan.errors import InputError
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.parameters import borrowed_head, outer_weights, resident_bytes, resident_params, streamed_bytes
@@ -23,6 +22,7 @@ from specplan.memory.rank_weights import WeightSettings, rank_weight_bytes
 from specplan.memory.sglang import SglangFlags, predict_sglang
 from specplan.memory.speculative import parse_speculative_config, sglang_speculation
 from specplan.memory.vllm import VllmFlags, predict_vllm
+from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.specs.huggingface.config import import_config
@@ -103,7 +103,7 @@ def test_a_head_that_drafts_a_block_pays_for_one_pass_per_step(method: str) -> N
 
 
 def test_medusa_drafts_no_more_tokens_than_it_has_heads() -> None:
-    source = replace(parse_step_source("x:alpha=.9"), model=head("medusa"))
+    source = replace(read_source("x:alpha=.9"), model=head("medusa"))
     report = compare(TARGET, H100, [source])
     assert report.cells[1].kappa == 3
     with pytest.raises(InputError, match="3 Medusa heads"):

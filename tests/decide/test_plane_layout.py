@@ -2,20 +2,21 @@
 
 import numpy as np
 import pytest
+from drawn import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.decide.plane import LEVELS, MOST_LEVELS, Scene, plane, planes_of
 from specplan.decide.pricing import Setting
-from specplan.decide.source import DraftSource, source_speedup
+from specplan.decide.source import Placed, source_speedup
 from specplan.errors import InputError
 from specplan.formulas.speedup import ridge_batch, speedup
 
 C_70B, C_8B = 0.017780091125795844, 0.16466396534860978
 
 
-def source(name: str = "draft", **given: object) -> DraftSource:
-    return DraftSource(**({"name": name, "kappa": 3, "c": 0.1} | given))  # type: ignore[arg-type]
+def source(name: str = "draft", **given: object) -> Placed:
+    return drawn(**({"name": name, "kappa": 3, "c": 0.1} | given))  # type: ignore[arg-type]
 
 
 @settings(max_examples=40)
@@ -140,15 +141,15 @@ def test_scenes_share_a_plane_exactly_where_their_contours_agree() -> None:
         (lambda: plane([], kappa=3, c_max=0.0), "c-max 0 must be finite and above 0"),
         (lambda: plane([source(c=0.3)], kappa=3, c_max=0.2), "would cut off a source at c 0.3"),
         (lambda: plane([], kappa=3, levels=[0.0]), "contour 0"),
-        (lambda: plane([source(alpha=1.5)], kappa=3), "source 'draft': alpha 1.5 must lie in [0, 1]"),
+        (lambda: plane([source(alpha=1.5)], kappa=3), "source 'draft': alpha 1.5 must be finite and lie in [0, 1]"),
         (lambda: plane([source(alpha=0.5, hit=0.5, continuation=0.5)], kappa=3), "acceptance is given twice"),
-        (lambda: plane([source(hit=0.5)], kappa=3), "hit and continuation go together"),
-        (lambda: plane([source(hazard=(0.5, 0.4))], kappa=3), "hazard has 2 positions, kappa 3 needs as many"),
-        (lambda: plane([source(nodes=3)], kappa=3), "cannot hold a root and a path of 3"),
+        (lambda: plane([source(hit=0.5)], kappa=3), "hit and cont go together"),
+        (lambda: plane([source(hazard=(0.5, 0.4))], kappa=3), "k=3 needs as many acceptances, alpha gives 2"),
+        (lambda: plane([source(nodes=3)], kappa=3), "cannot hold a root and a path of k=3"),
         (lambda: plane([source(c=np.inf)], kappa=3), "c inf must be finite"),
-        (lambda: plane([source(verify=0.0)], kappa=3), "verify 0 must be finite and above 0"),
-        (lambda: plane([source(emitted=0.5)], kappa=3), "must be at least 1"),
-        (lambda: plane([source(kappa=0)], kappa=3), "kappa 0"),
+        (lambda: plane([source(verify=0.0)], kappa=3), "verify 0: a verify pass takes time"),
+        (lambda: plane([source(emitted=0.5)], kappa=3), "must be finite and be at least 1"),
+        (lambda: plane([source(kappa=0)], kappa=3), "k 0 must be"),
     ],
 )
 def test_bad_planes_are_named(call: object, says: str) -> None:

@@ -2,15 +2,16 @@
 
 import math
 
+from drawn import drawn
+
 from specplan.decide.plane import plane
-from specplan.decide.source import DraftSource
 
 
 def test_a_long_draft_that_beats_every_free_draft_of_the_planes_length_does_not_lose() -> None:
     long, losing = plane(
         [
-            DraftSource(name="suffix", kappa=12, c=0.0, alpha=0.98),
-            DraftSource(name="dear", kappa=3, c=0.9, alpha=0.3),
+            drawn(name="suffix", kappa=12, c=0.0, alpha=0.98),
+            drawn(name="dear", kappa=3, c=0.9, alpha=0.3),
         ],
         kappa=3,
     ).points

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from drawn import drawn
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specplan.decide.cost import cost
 from specplan.decide.pricing import Pair, Prices, Setting, priced, prices
-from specplan.decide.source import DraftSource
 from specplan.errors import InputError
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
@@ -78,10 +78,10 @@ def test_the_modelled_layer_adds_what_a_small_draft_cannot_hide() -> None:
 
 
 def test_a_ridge_alone_prices_the_verification_and_leaves_c() -> None:
-    source = DraftSource(name="x", kappa=24, c=0.03)
+    source = drawn(name="x", kappa=24, c=0.03)
     assert priced(source, Setting(ridge=295.0), batch=16) == pytest.approx((0.03, 400 / 295))
     assert priced(replace(source, verify=1.7), Setting(), batch=16) == (0.03, 1.7)
-    padded = replace(source, kappa=3, nodes=8)
+    padded = drawn(name="x", kappa=3, c=0.03, nodes=8)
     assert priced(padded, Setting(ridge=295.0), batch=64)[1] == pytest.approx(64 * 8 / 295)
 
 

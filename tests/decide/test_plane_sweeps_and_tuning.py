@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from drawn import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.decide.pricing import Pair, Setting
-from specplan.decide.source import DraftSource, source_speedup
+from specplan.decide.source import Placed, source_speedup
 from specplan.decide.sweep import PLAIN, default_axis, sweep
 from specplan.decide.tune import tune_source, tune_table
 from specplan.errors import InputError
@@ -15,12 +16,12 @@ from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 
 NOWHERE = Setting()
-DENSE = DraftSource(name="1b", kappa=3, c=0.164664, alpha=0.7)
-SPARSE = DraftSource(name="ngram", kappa=5, c=0.0, alpha=0.8, coverage=0.3)
-PADDED = DraftSource(name="sglang-ngram", kappa=4, c=0.0, alpha=0.6, coverage=0.6, nodes=8)
+DENSE = drawn(name="1b", kappa=3, c=0.164664, alpha=0.7)
+SPARSE = drawn(name="ngram", kappa=5, c=0.0, alpha=0.8, coverage=0.3)
+PADDED = drawn(name="sglang-ngram", kappa=4, c=0.0, alpha=0.6, coverage=0.6, nodes=8)
 
 
-def placed(*sources: DraftSource, setting: Setting = NOWHERE) -> list[tuple[DraftSource, Setting]]:
+def placed(*sources: Placed, setting: Setting = NOWHERE) -> list[tuple[Placed, Setting]]:
     return [(s, setting) for s in sources]
 
 
@@ -37,8 +38,8 @@ def test_over_coverage_only_matchers_move_and_the_edge_is_the_coverage_tie() -> 
 
 
 def test_over_kappa_whole_numbers_split_midway() -> None:
-    short = DraftSource(name="short", kappa=1, c=0.1, alpha=0.6)
-    free = DraftSource(name="free", kappa=1, c=0.0, hit=0.3, continuation=0.95)
+    short = drawn(name="short", kappa=1, c=0.1, alpha=0.6)
+    free = drawn(name="free", kappa=1, c=0.0, hit=0.3, continuation=0.95)
     found = sweep("kappa", placed(short, free), xs=default_axis("kappa", 8))
     assert found.regions[0].winner == 0
     assert found.regions[-1].winner == 1
@@ -53,11 +54,11 @@ def test_a_padded_tree_keeps_its_budget_and_ends_with_it() -> None:
     found = sweep("kappa", placed(PADDED, setting=Setting(ridge=295.0)), xs=range(1, 11), batch=64)
     curve = found.curves[0]
     assert np.isnan(curve.speedup).tolist() == [False] * 7 + [True] * 3
-    np.testing.assert_allclose(curve.verify, 64 * 8 / 295)
+    np.testing.assert_allclose(curve.verify[:7], 64 * 8 / 295)
 
 
 def test_where_nothing_pays_plain_decoding_is_best() -> None:
-    loser = DraftSource(name="loser", kappa=3, c=0.9, alpha=0.2)
+    loser = drawn(name="loser", kappa=3, c=0.9, alpha=0.2)
     found = sweep("kappa", placed(loser), xs=[1, 2, 3])
     assert found.winner.tolist() == [PLAIN] * 3
     assert [r.winner for r in found.regions] == [PLAIN]
@@ -66,7 +67,7 @@ def test_where_nothing_pays_plain_decoding_is_best() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.5)), min_size=1, max_size=5), st.floats(20, 400))
 def test_regions_tile_the_axis_and_name_the_winners(pairs: list[tuple[float, float]], ridge: float) -> None:
-    sources = [DraftSource(name=str(i), kappa=3 + i, c=c, alpha=a) for i, (a, c) in enumerate(pairs)]
+    sources = [drawn(name=str(i), kappa=3 + i, c=c, alpha=a) for i, (a, c) in enumerate(pairs)]
     found = sweep("batch", placed(*sources, setting=Setting(ridge=ridge)), xs=default_axis("batch", 128))
     assert found.regions[0].low == found.x[0]
     assert found.regions[-1].high == found.x[-1]
@@ -80,7 +81,7 @@ def test_regions_tile_the_axis_and_name_the_winners(pairs: list[tuple[float, flo
 def test_batch_moves_c_and_verification_and_the_ridge_is_where_they_turn() -> None:
     card = load_accelerator("h100-sxm")
     setting = Setting(pair=Pair(target=load_model("llama3-70b"), accelerator=card, tp=4), ridge=295.22)
-    wide = DraftSource(name="suffix", kappa=24, c=0.0, alpha=0.9)
+    wide = drawn(name="suffix", kappa=24, c=0.0, alpha=0.9)
     found = sweep("batch", placed(wide, setting=setting), xs=[1, 4, 8, 11, 12, 16, 32])
     curve = found.curves[0]
     assert found.ridge is not None
@@ -104,9 +105,9 @@ def test_a_long_context_makes_a_draft_model_dearer() -> None:
         (lambda: sweep("kappa", [], xs=[1, 2]), "needs sources"),
         (lambda: sweep("kappa", placed(DENSE), xs=[1]), "at least two rising values"),
         (lambda: sweep("kappa", placed(DENSE), xs=[2, 1]), "at least two rising values"),
-        (lambda: sweep("kappa", placed(DraftSource(name="x", kappa=3, c=0.1)), xs=[1, 2]), "'x' has no acceptance"),
+        (lambda: sweep("kappa", placed(drawn(name="x", kappa=3, c=0.1)), xs=[1, 2]), "'x' has no acceptance"),
         (
-            lambda: sweep("kappa", placed(DraftSource(name="x", kappa=3, c=0.1, emitted=2.0)), xs=[1, 2]),
+            lambda: sweep("kappa", placed(drawn(name="x", kappa=3, c=0.1, emitted=2.0)), xs=[1, 2]),
             "only E at its own draft length is known",
         ),
         (lambda: default_axis("batch", 1), "must reach at least 2"),
@@ -144,13 +145,13 @@ def test_curve_of_a_named_source_agrees_with_the_table() -> None:
 
 
 def test_a_free_draft_stops_at_the_ridge_not_before() -> None:
-    found = tune_source(DraftSource(name="suffix", kappa=1, c=0.0, alpha=0.9), Setting(ridge=295.0), batch=16)
+    found = tune_source(drawn(name="suffix", kappa=1, c=0.0, alpha=0.9), Setting(ridge=295.0), batch=16)
     assert found.best == int(295 / 16) - 1
-    assert tune_source(DraftSource(name="suffix", kappa=1, c=0.0, alpha=0.9), kappa_max=32).is_capped
+    assert tune_source(drawn(name="suffix", kappa=1, c=0.0, alpha=0.9), kappa_max=32).is_capped
 
 
 def test_a_hazard_is_tuned_within_its_known_positions() -> None:
-    found = tune_source(DraftSource(name="mtp", kappa=1, c=0.05, hazard=(0.92, 0.68, 0.38)))
+    found = tune_source(drawn(name="mtp", kappa=1, c=0.05, hazard=(0.92, 0.68, 0.38)))
     assert found.kappa.tolist() == [0, 1, 2, 3]
     assert found.best == 3
 

@@ -13,23 +13,24 @@ from hypothesis import strategies as st
 from specplan.decide.engine_configuration import HEAD_PATH, checkpoint
 from specplan.decide.schedule import ScheduleReport, _steady, schedule
 from specplan.decide.step_setting import Setting, times
-from specplan.decide.step_source import NO_SOURCE, StepSource, loads
-from specplan.decide.step_source_text import parse_step_source
+from specplan.decide.step_source import loads
 from specplan.errors import InputError
 from specplan.memory.speculative import parse_speculative_config
+from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.step_time import machine
 from specplan.values.formats import lookup
+from specplan.values.source import NO_SOURCE, Source
 
 TARGET, DRAFT = load_model("llama3.1-8b"), load_model("llama3.2-1b")
 H100 = load_accelerator("h100-sxm")
-EAGLE = parse_step_source("eagle:alpha=.7")
-NGRAM = parse_step_source("ngram:coverage=.4,alpha=.6")
+EAGLE = read_source("eagle:alpha=.7")
+NGRAM = read_source("ngram:coverage=.4,alpha=.6")
 
 
-def draft(text: str = "llama3.2-1b:alpha=.7") -> StepSource:
-    return replace(parse_step_source(text), model=DRAFT)
+def draft(text: str = "llama3.2-1b:alpha=.7") -> Source:
+    return replace(read_source(text), model=DRAFT)
 
 
 def kappas(report: ScheduleReport) -> list[int]:
@@ -38,7 +39,7 @@ def kappas(report: ScheduleReport) -> list[int]:
 
 @pytest.mark.parametrize("source", [EAGLE, NGRAM], ids=lambda s: s.text)
 @pytest.mark.parametrize("margin", [0.0, 0.02, 0.1])
-def test_no_batch_is_more_than_the_margin_behind_its_best_length(source: StepSource, margin: float):
+def test_no_batch_is_more_than_the_margin_behind_its_best_length(source: Source, margin: float):
     report = schedule(TARGET, H100, source, max_batch=128, margin=margin)
     setting = Setting(target=TARGET, on=machine(H100))
     of, batch = loads(TARGET, report.source, 1), np.arange(1, 129)
@@ -70,7 +71,7 @@ def test_optima_that_rise_again_are_kept():
 
 def test_experts_draft_again_at_larger_batches():
     experts = load_model("mixtral-8x7b")
-    found = kappas(schedule(experts, H100, parse_step_source("ngram:alpha=.45"), tp=2, max_batch=64, margin=0.0))
+    found = kappas(schedule(experts, H100, read_source("ngram:alpha=.45"), tp=2, max_batch=64, margin=0.0))
     steps = np.diff(found)
     assert (steps > 0).any(), "experts: wide passes are dear while few experts are read, cheap once all are"
 
@@ -89,7 +90,7 @@ def vllm_configuration(report: ScheduleReport) -> dict:
 
 
 @pytest.mark.parametrize("source", [EAGLE, NGRAM, draft()], ids=lambda s: s.text)
-def test_vllms_configuration_is_one_that_it_accepts(source: StepSource):
+def test_vllms_configuration_is_one_that_it_accepts(source: Source):
     report = schedule(TARGET, H100, source, max_batch=256, margin=0.0)
     config = vllm_configuration(report)
     assert config == report.configuration.settings
@@ -119,14 +120,14 @@ def test_vllm_pays_for_all_passes_of_a_stand_alone_draft_at_any_length():
     # At a low acceptance and high batch a length of 0 would be best if it cost nothing; here it still drafts.
     report = schedule(TARGET, H100, draft("llama3.2-1b:alpha=.2"), max_batch=200, margin=0.0)
     assert any("makes all drafting passes" in w for w in report.warnings)
-    eagle = schedule(TARGET, H100, parse_step_source("eagle:alpha=.2"), max_batch=200, margin=0.0)
+    eagle = schedule(TARGET, H100, read_source("eagle:alpha=.2"), max_batch=200, margin=0.0)
     assert not any("makes all drafting passes" in w for w in eagle.warnings)
 
 
 def test_a_source_that_never_pays_is_not_configured():
     report = schedule(TARGET, H100, draft("llama3.2-1b:alpha=.01"), max_batch=64)
     assert set(kappas(report)) <= {0, 1}
-    nothing = schedule(TARGET, H100, parse_step_source("eagle:alpha=.01"), max_batch=64)
+    nothing = schedule(TARGET, H100, read_source("eagle:alpha=.01"), max_batch=64)
     assert set(kappas(nothing)) == {0}
     assert "--speculative-config" not in nothing.configuration.command
     assert nothing.configuration.settings == {}
@@ -134,7 +135,7 @@ def test_a_source_that_never_pays_is_not_configured():
 
 
 def test_suffix_decoding_keeps_one_length_and_names_its_package():
-    report = schedule(TARGET, H100, parse_step_source("suffix:alpha=.6,coverage=.7,drafted=2.5"), max_batch=200)
+    report = schedule(TARGET, H100, read_source("suffix:alpha=.6,coverage=.7,drafted=2.5"), max_batch=200)
     assert not report.dynamic
     assert len(report.schedules[0].ranges) == 1
     assert "num_speculative_tokens_per_batch_size" not in vllm_configuration(report)
@@ -142,7 +143,7 @@ def test_suffix_decoding_keeps_one_length_and_names_its_package():
 
 
 def test_the_host_matcher_selects_the_older_runner():
-    report = schedule(TARGET, H100, parse_step_source("ngram-host:alpha=.6"))
+    report = schedule(TARGET, H100, read_source("ngram-host:alpha=.6"))
     assert report.configuration.line.startswith("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve ")
     assert vllm_configuration(report)["method"] == "ngram"
 
@@ -178,13 +179,13 @@ def test_sglang_adapts_only_eagle_and_ngram_verifies_its_node_budget():
 def test_sglangs_node_budget_is_the_best_within_the_longest_draft(max_kappa: int, max_batch: int):
     found = schedule(TARGET, H100, NGRAM, engine="sglang", max_kappa=max_kappa, max_batch=max_batch)
     every = [
-        schedule(TARGET, H100, parse_step_source(f"{NGRAM.text},k={k},nodes={k + 1}"), engine="sglang",
+        schedule(TARGET, H100, read_source(f"{NGRAM.text},k={k},nodes={k + 1}"), engine="sglang",
                  max_batch=max_batch).schedules[0].speedup
         for k in range(1, max_kappa + 1)
     ]  # fmt: skip
     assert found.schedules[0].speedup == max(every)
     assert kappas(found)[0] == 1 + every.index(max(every))
-    given = schedule(TARGET, H100, parse_step_source(f"{NGRAM.text},k=3"), engine="sglang", max_batch=max_batch)
+    given = schedule(TARGET, H100, read_source(f"{NGRAM.text},k=3"), engine="sglang", max_batch=max_batch)
     words = list(given.configuration.command)
     assert words[words.index("--speculative-num-draft-tokens") + 1] == "12"
 
@@ -201,7 +202,7 @@ def test_a_trained_heads_path_must_be_filled_in():
 def test_several_prediction_modules_draft_in_whole_turns(alpha: str, max_kappa: int):
     """vLLM refuses 8 tokens of 3 modules."""
     target = load_model("step-3.7-flash")
-    source = parse_step_source(f"mtp:alpha={alpha}")
+    source = read_source(f"mtp:alpha={alpha}")
     report = schedule(target, load_accelerator("h200"), source, tp=8, max_kappa=max_kappa, max_batch=256)
     longest = max(kappas(report))
     assert longest <= max_kappa
@@ -209,7 +210,7 @@ def test_several_prediction_modules_draft_in_whole_turns(alpha: str, max_kappa: 
         parsed = parse_speculative_config(report.configuration.settings, tp=8, mtp_modules=3)
         assert parsed.num_speculative_tokens >= longest
     with pytest.raises(InputError, match="a multiple of 3"):
-        schedule(target, load_accelerator("h200"), parse_step_source(f"mtp:alpha={alpha},k=5"), tp=8)
+        schedule(target, load_accelerator("h200"), read_source(f"mtp:alpha={alpha},k=5"), tp=8)
 
 
 def test_sglang_names_fp8_by_its_bits():

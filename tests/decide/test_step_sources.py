@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specplan.decide.source import emitted
 from specplan.decide.step_source import (
-    NO_SOURCE,
     eagle_head,
-    emitted,
     loads,
     mtp_head,
     on_engine,
     step_time,
     verified_positions,
 )
-from specplan.decide.step_source_text import parse_step_source
 from specplan.errors import InputError, UnsupportedError
 from specplan.formulas.parameters import resident_params, streamed_params
 from specplan.formulas.step import pass_shape
+from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.draft_time import host_ngram_s, model_draft_s, suffix_s, trie_s
 from specplan.timing.step_time import machine, pass_time
+from specplan.values.source import NO_SOURCE
 
 TARGET = load_model("llama3.1-8b")
 DRAFT = load_model("llama3.2-1b")
@@ -33,16 +33,16 @@ VLLM, SGLANG = machine(H100), machine(H100, "sglang")
 DRAFT_SHAPE = pass_shape(DRAFT)
 
 BAD = {
-    "ngram": "its acceptance must be given once",
-    "ngram:alpha=.5,hit=.2,cont=.3": "given: alpha and hit",
+    "ngram": "its acceptance is not given",
+    "ngram:alpha=.5,hit=.2,cont=.3": "given twice, as alpha and as hit",
     "ngram:hit=.2": "hit and cont go together",
-    "ngram:alpha=1.1": "must lie between 0 and 1",
-    "ngram:alpha=-.1": "must lie between 0 and 1",
-    "ngram:alpha=nan": "must lie between 0 and 1",
+    "ngram:alpha=1.1": "must be finite and lie in [0, 1]",
+    "ngram:alpha=-.1": "must be finite and lie in [0, 1]",
+    "ngram:alpha=nan": "must be finite and lie in [0, 1]",
     "ngram:alpha=high": "is not a number",
     "ngram:alpha=.8..0.6": "low..high",
     "ngram:alpha=.1..0.2..0.3..0.4": "low..high",
-    "ngram:alpha=.5,coverage=2": "coverage 2 must lie",
+    "ngram:alpha=.5,coverage=2": "coverage 2 must be finite and lie in [0, 1]",
     "ngram:alpha=.5,k=0": "whole number of at least 1",
     "ngram:alpha=.5,k=2.5": "whole number of at least 1",
     "ngram:alpha=.5,k=-1": "whole number of at least 1",
@@ -56,27 +56,27 @@ BAD = {
     "eagle:alpha=.8,nodes=4,k=5": "cannot hold a root and a path",
     "eagle:emitted=2.3": "give it as k=",
     "eagle:emitted=5,k=3": "more than the 4 tokens",
-    "eagle:emitted=0.9,k=3": "must lie between 1 and",
+    "eagle:emitted=0.9,k=3": "must be finite and be at least 1",
 }
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_a_bad_source_is_one_line_that_names_it(text: str):
     with pytest.raises(InputError) as caught:
-        parse_step_source(text)
+        on_engine(read_source(text), TARGET, "vllm")
     assert BAD[text] in str(caught.value)
     assert repr(text) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_path_with_a_colon_is_a_draft_model():
-    source = parse_step_source("./models/a:b/config.json:alpha=.7")
+    source = read_source("./models/a:b/config.json:alpha=.7")
     assert (source.kind, source.name) == ("model", "./models/a:b/config.json")
 
 
 def test_ranges_have_a_middle_or_name_their_best():
-    middle = parse_step_source("ngram:alpha=.6..0.8").alpha
-    named = parse_step_source("ngram:alpha=.6..0.75..0.8").alpha
+    middle = read_source("ngram:alpha=.6..0.8").alpha
+    named = read_source("ngram:alpha=.6..0.75..0.8").alpha
     assert middle is not None
     assert named is not None
     assert (middle.low, round(middle.best, 12), middle.high) == (0.6, 0.7, 0.8)
@@ -97,18 +97,18 @@ def test_ranges_have_a_middle_or_name_their_best():
     ],
 )
 def test_tokens_per_step_by_hand(text: str, kappa: int, by_hand: float):
-    assert float(emitted(parse_step_source(text), kappa)) == pytest.approx(by_hand)
+    assert float(emitted(read_source(text), kappa)) == pytest.approx(by_hand)
 
 
 def test_what_is_verified_depends_on_source_and_engine():
-    ngram = parse_step_source("ngram:coverage=.4,alpha=.8")
-    host = parse_step_source("ngram-host:coverage=.4,alpha=.8")
-    suffix = parse_step_source("suffix:coverage=.5,alpha=.8,drafted=2.5")
+    ngram = read_source("ngram:coverage=.4,alpha=.8")
+    host = read_source("ngram-host:coverage=.4,alpha=.8")
+    suffix = read_source("suffix:coverage=.5,alpha=.8,drafted=2.5")
     assert float(verified_positions(VLLM, ngram, 5)) == 6  # filled whether or not something matched
     assert float(verified_positions(VLLM, host, 5)) == 1 + 0.4 * 5
     assert float(verified_positions(VLLM, suffix, 5)) == 1 + 0.5 * 2.5
     assert float(verified_positions(SGLANG, on_engine(ngram, TARGET, "sglang"), 5)) == 12  # the full node budget
-    tree = parse_step_source("eagle:alpha=.8,k=5,nodes=60,topk=8")
+    tree = read_source("eagle:alpha=.8,k=5,nodes=60,topk=8")
     assert float(verified_positions(SGLANG, tree, 5)) == 60
     assert float(verified_positions(VLLM, NO_SOURCE, 0)) == 1
 
@@ -133,10 +133,10 @@ def test_sglang_makes_s_minus_1_passes_and_an_extension_over_the_verified_width(
 
 def test_a_trained_head_is_run_as_its_method_and_a_parallel_one_in_a_single_pass():
     head = replace(eagle_head(TARGET), draft_method="eagle3")
-    placed = on_engine(replace(parse_step_source("./head:alpha=.7"), model=head), TARGET, "vllm")
+    placed = on_engine(replace(read_source("./head:alpha=.7"), model=head), TARGET, "vllm")
     assert (placed.kind, placed.own_head) == ("eagle3", False)
     block = replace(head, draft_method="dflash")
-    placed = on_engine(replace(parse_step_source("./head:alpha=.7"), model=block), TARGET, "vllm")
+    placed = on_engine(replace(read_source("./head:alpha=.7"), model=block), TARGET, "vllm")
     of = loads(TARGET, placed, 1)
     assert of.draft is not None
     one_pass = float(pass_time(VLLM, of.draft, 4, 8, 1000, scored=1, draft=True).total_s)
@@ -144,7 +144,7 @@ def test_a_trained_head_is_run_as_its_method_and_a_parallel_one_in_a_single_pass
     assert found == pytest.approx(one_pass + VLLM.engine.draft_pass_s)
     unknown = replace(head, draft_method="mlp_speculator")
     with pytest.raises(UnsupportedError, match="mlp_speculator are not modelled"):
-        on_engine(replace(parse_step_source("./head:alpha=.7"), model=unknown), TARGET, "vllm")
+        on_engine(replace(read_source("./head:alpha=.7"), model=unknown), TARGET, "vllm")
 
 
 def test_nothing_drafted_takes_no_time():
@@ -169,7 +169,7 @@ def test_suffix_decoding_does_not_depend_on_the_context_and_trie_insertions_hide
 @given(st.integers(1, 512), st.integers(0, 65536))
 @settings(max_examples=20, deadline=None)
 def test_a_free_source_at_width_1_costs_a_plain_step(text: str, batch: int, context: int):
-    source, of = parse_step_source(text), loads(TARGET, NO_SOURCE, 1)
+    source, of = read_source(text), loads(TARGET, NO_SOURCE, 1)
     plain = step_time(VLLM, NO_SOURCE, of, batch, context, 0)
     free = step_time(VLLM, source, of, batch, context, 0)
     assert float(free.step_s) == float(plain.step_s)
@@ -187,7 +187,7 @@ def test_a_free_source_at_width_1_costs_a_plain_step(text: str, batch: int, cont
 )
 @settings(max_examples=80, deadline=None)
 def test_a_step_is_its_parts_and_never_falls_with_batch_context_or_width(text: str, batch: int, context: int, k: int):
-    source = replace(parse_step_source(text), model={"m": DRAFT, "e": eagle_head(TARGET)}.get(text[0]))
+    source = replace(read_source(text), model={"m": DRAFT, "e": eagle_head(TARGET)}.get(text[0]))
     of = loads(TARGET, source, 1)
 
     def at(b: int, t: int, kappa: int) -> float:
@@ -220,11 +220,11 @@ def test_a_target_without_multi_token_prediction_cannot_draft_with_it():
 
 def test_an_engine_refuses_sources_that_it_does_not_have():
     with pytest.raises(InputError, match="sglang has no suffix"):
-        on_engine(parse_step_source("suffix:alpha=.5"), TARGET, "sglang")
+        on_engine(read_source("suffix:alpha=.5"), TARGET, "sglang")
 
 
 def test_arrays_of_batch_context_and_kappa_equal_single_calls():
-    source = replace(parse_step_source("m:alpha=.7"), model=DRAFT)
+    source = replace(read_source("m:alpha=.7"), model=DRAFT)
     of = loads(TARGET, source, 1)
     b, t, k = np.array([1, 8])[:, None, None], np.array([0, 4096])[None, :, None], np.array([1, 5])[None, None, :]
     grid = step_time(VLLM, source, of, b, t, k).step_s

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.decide.measured import summarise
-from specplan.propose.spelling import NgramSource, SglangNgramSource, SuffixSource
+from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource
 from specplan.propose.steps import join
 from specplan.propose.suffix_replay import replay as suffix_replay
 from specplan.replay.counts import counts_per_request, tallies_by_tag, total_of

@@ -8,13 +8,13 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from drawn import drawn as source
 from matplotlib import image as mpimg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from specplan.decide.plane import plane
 from specplan.decide.pricing import Setting
-from specplan.decide.source import DraftSource
 from specplan.decide.sweep import default_axis, sweep
 from specplan.errors import InputError
 from specplan.report.label_placement import lanes, overlapping
@@ -22,9 +22,9 @@ from specplan.report.picture import LOOKS, LOSE, WIN, save
 from specplan.report.plane_plot import draw_planes
 from specplan.report.sweep_plot import draw_sweep
 
-DENSE_8B = DraftSource(name="llama3.2-1b", target="llama3-8b", kappa=3, c=0.164664, alpha=0.7, c_origin="derived")
-DENSE_70B = DraftSource(name="llama3.2-1b", target="llama3-70b", kappa=3, c=0.01778, alpha=0.7, c_origin="derived")
-NGRAM = DraftSource(
+DENSE_8B = source(name="llama3.2-1b", target="llama3-8b", kappa=3, c=0.164664, alpha=0.7, c_origin="derived")
+DENSE_70B = source(name="llama3.2-1b", target="llama3-70b", kappa=3, c=0.01778, alpha=0.7, c_origin="derived")
+NGRAM = source(
     name="ngram",
     kappa=3,
     c=0.0,
@@ -34,11 +34,11 @@ NGRAM = DraftSource(
     coverage=0.35,
     alpha_origin="measured",
 )
-SUFFIX = DraftSource(name="suffix", kappa=8, c=0.0, hit=0.45, continuation=0.85, coverage=0.7, verify=1.05)
-TREE = DraftSource(name="sglang-ngram", kappa=4, c=0.0, alpha=0.6, coverage=0.6, nodes=8)
-FREE_8B = DraftSource(name="llama3.2-1b", target="llama3-8b", kappa=3, c=0.164664)
-FREE_70B = DraftSource(name="llama3.2-1b", target="llama3-70b", kappa=3, c=0.01778)
-LOSER = DraftSource(name="loser", kappa=3, c=0.15, alpha=0.05)
+SUFFIX = source(name="suffix", kappa=8, c=0.0, hit=0.45, continuation=0.85, coverage=0.7, verify=1.05)
+TREE = source(name="sglang-ngram", kappa=4, c=0.0, alpha=0.6, coverage=0.6, nodes=8)
+FREE_8B = source(name="llama3.2-1b", target="llama3-8b", kappa=3, c=0.164664)
+FREE_70B = source(name="llama3.2-1b", target="llama3-70b", kappa=3, c=0.01778)
+LOSER = source(name="loser", kappa=3, c=0.15, alpha=0.05)
 
 SCENES: dict[str, list[Any]] = {
     "free acceptance": [plane([FREE_8B, FREE_70B], kappa=3)],
@@ -149,7 +149,7 @@ def test_no_label_covers_another_for_any_sources(seed: int) -> None:
     rng = np.random.default_rng(seed)
     names = ("llama3.2-1b", "qwen3-0.6b", "eagle", "ngram", "suffix", "sglang-ngram", "lookup")
     sources = [
-        DraftSource(
+        source(
             name=name,
             target="llama3-70b" if i < 3 else "",
             kappa=int(rng.integers(1, 9)),

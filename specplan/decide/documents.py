@@ -1,0 +1,200 @@
+"""Documents as sources: what ``replay``, ``ingest`` and ``measure`` measured, each figure with its origin."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from specplan.decide.measured import Alpha, LengthRow, MeasuredSource
+from specplan.errors import InputError
+from specplan.propose.spelling import read_source
+from specplan.records.tally import Tally
+from specplan.values.source import ALWAYS, Origin, Range, Source
+
+
+def measured_source(
+    m: MeasuredSource,
+    *,
+    spelling: str = "",
+    c: float | None = None,
+    c_origin: Origin = "measured",
+    verify: float | None = None,
+    overhead: float | None = None,
+    widths: Sequence[tuple[int, float]] = (),
+    batch: int | None = None,
+) -> Source:
+    """A measured source: its acceptance by position, draft lengths and coverage, and what is known of its cost.
+
+    Parameters
+    ----------
+    m : MeasuredSource
+    spelling : str
+        How the source is spelled in full, where `m` calls it otherwise.
+    c, verify, overhead, widths, batch
+        As in `Source`, measured with it.
+
+    Examples
+    --------
+    >>> from specplan.decide.measured import summarise
+    >>> t = Tally.of_counters(drafts=7, drafted_tokens=21, accepted_tokens=13, accepted_at=[5, 4, 4],
+    ...                       steps=22, emitted_tokens=35)
+    >>> s = measured_source(summarise(t, source="ngram:min=2,max=5,k=3"))
+    >>> s.name, s.alpha.best, s.hazard, round(s.coverage.best, 3), s.lengths
+    ('ngram', 0.8125, (0.7142857142857143, 0.8, 1.0), 0.318, (0.0, 0.0, 1.0))
+    """
+    try:
+        base = read_source(spelling or m.source)
+    except InputError:  # an engine calls its source as it likes
+        base = Source(name=m.source, kind="model")
+    label = base.label or ("" if m.source == (spelling or m.source) else m.source)
+    if m.tag:
+        label = f"{label or base.name} ({m.tag})"
+    known = m.alpha.low is not None and m.alpha.high is not None
+    alpha = None
+    if m.alpha.value is not None:
+        low, high = (m.alpha.low, m.alpha.high) if known else (m.alpha.value, m.alpha.value)
+        alpha = Range(low=low or 0.0, best=m.alpha.value, high=high or 0.0)
+    rates = m.position_rates_unconditional or ()
+    emitted = m.tokens_per_step if m.coverage is not None else m.tokens_per_drafted_step
+    if emitted is None and m.tokens_per_drafted_step is not None and m.coverage is not None:
+        emitted = 1.0 + m.coverage * (m.tokens_per_drafted_step - 1.0)
+    drafts = sum(row.drafts for row in m.lengths)
+    longest = max((row.drafted for row in m.lengths), default=0)
+    counts = {row.drafted: row.drafts for row in m.lengths}
+    return replace(
+        base,
+        text=base.text or m.source,
+        label=label,
+        alpha=alpha,
+        hazard=tuple(b / a if a else 0.0 for a, b in zip((1.0, *rates), rates, strict=False)),
+        hit=None,
+        continuation=None,
+        coverage=ALWAYS if m.coverage is None else Range.at(m.coverage),
+        emitted=None if emitted is None or m.coverage == 0 else Range.at(emitted),
+        drafted=None if counts or rates else m.draft_len,
+        lengths=tuple(counts.get(n, 0) / drafts for n in range(1, longest + 1)) if drafts else (),
+        kappa=None if rates or m.draft_len is None else max(1, round(m.draft_len)),
+        nodes=_padded_nodes(m.tally),
+        c=c,
+        verify=verify,
+        overhead=overhead,
+        widths=tuple(widths),
+        batch=batch,
+        alpha_origin="measured" if m.alpha.kind == "measured" or m.alpha.value is None else "derived",
+        c_origin=c_origin,
+        verify_origin="measured",
+    )
+
+
+def _padded_nodes(tally: Tally | None) -> int | None:
+    """Nodes of a tree that is verified whole in every step, where more was verified than drafted; else None."""
+    if tally is None or not tally.steps or tally.verified_tokens is None or tally.drafted_tokens is None:
+        return None
+    if tally.verified_tokens <= tally.drafted_tokens:
+        return None
+    return max(2, 1 + round(tally.verified_tokens / tally.steps))
+
+
+def sources_of(document: Any, where: str) -> list[Source]:
+    """Measured sources of a document that ``replay``, ``measure`` or ``ingest`` printed.
+
+    A row is an object with ``source`` (or ``name``) and ``alpha``; rows are looked for in the document itself, in a
+    list, and under ``sources`` and ``points``; the groups of a row (``tags``) follow it.
+
+    Raises
+    ------
+    InputError
+        Where there is no such row, or a value in one is not a number.
+    """
+    found = [_of_row(row, where) for row in _rows(document)]
+    if not found:
+        raise InputError(
+            f"{where}: no measured source; expected the JSON of replay, measure or ingest (rows with source and alpha)"
+        )
+    return found
+
+
+def _rows(node: Any) -> Iterable[Mapping[str, Any]]:
+    if isinstance(node, Mapping):
+        if "alpha" in node and ("source" in node or "name" in node):
+            yield node
+            for row in node.get("tags") or ():
+                yield {**row, "spelling": node.get("spelling")}
+            return
+        for key in ("sources", "points", "results"):
+            inner = node.get(key)
+            if isinstance(inner, Mapping):
+                yield from (
+                    {"name": name, **row} for name, row in inner.items() if isinstance(row, Mapping) and "alpha" in row
+                )
+            elif inner is not None:
+                yield from _rows(inner)
+    elif isinstance(node, Sequence) and not isinstance(node, str):
+        for row in node:
+            yield from _rows(row)
+
+
+def _of_row(row: Mapping[str, Any], where: str) -> Source:
+    name = str(row.get("source", row.get("name")))
+
+    def number(key: str, of: Mapping[str, Any] = row) -> float | None:
+        value = of.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise InputError(f"{where}: source {name!r}: {key} must be a number, got {value!r}")
+        return float(value)
+
+    def count(key: str, of: Mapping[str, Any] = row) -> int | None:
+        value = number(key, of)
+        return None if value is None else round(value)
+
+    def numbers(key: str) -> tuple[float, ...] | None:
+        values = row.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise InputError(f"{where}: source {name!r}: {key} must be a list of numbers, got {values!r}")
+        return tuple(number(key, {key: value}) or 0.0 for value in values)
+
+    drafts, drafted = count("drafts"), count("drafted_tokens")
+    mean_length = number("mean_draft_len") or (drafted / drafts if drafts and drafted else None)
+    counts: dict[str, Any] = dict.fromkeys(f.name for f in fields(Tally))  # what a document does not tell is unknown
+    counts |= {"steps": count("steps"), "drafts": drafts, "drafted_tokens": drafted}
+    measured = MeasuredSource(
+        source=name,
+        tally=Tally(**counts | {"verified_tokens": count("verified_tokens")}),
+        tag=str(row.get("tag") or ""),
+        alpha=Alpha(
+            value=number("alpha"),
+            low=number("alpha_low"),
+            high=number("alpha_high"),
+            basis=str(row.get("alpha_basis", "document")),
+            kind="derived" if row.get("provenance") == "derived" else "measured",
+        ),
+        coverage=number("coverage"),
+        tokens_per_step=number("tokens_per_step"),
+        tokens_per_drafted_step=number("tokens_per_drafted_step"),
+        position_rates_unconditional=numbers("position_rates_unconditional"),
+        lengths=tuple(
+            LengthRow(
+                drafted=count("drafted", r) or 0, drafts=count("drafts", r) or 0, accepted_tokens=0, tested_tokens=0
+            )
+            for r in row.get("by_draft_len") or ()
+        ),
+        draft_len=mean_length if mean_length is not None else number("num_speculative_tokens") or number("kappa"),
+    )
+    if measured.alpha.value is None and measured.tokens_per_drafted_step is None and not measured.coverage == 0:
+        raise InputError(f"{where}: source {name!r}: neither alpha nor tokens per drafted step is known")
+    cost: dict[str, Any] = {}
+    if (v := number("v")) is not None:  # timed apart by measure; a matcher's host time is what every step pays
+        c = number("c")
+        cost = {"c": c or 0.0, "verify": v, "overhead": None if c is not None else number("draft_over_plain_pass")}
+        widths = row.get("v_by_width") or ()
+        cost["widths"] = [(count("width", w) or 1, number("v", w) or 1.0) for w in widths]
+    elif isinstance(point := row.get("point"), Mapping) and number("c", point):
+        cost = {"c": number("c", point), "c_origin": point.get("c_origin", "assumed")}
+    batch = number("mean_batch")
+    return measured_source(
+        measured, spelling=str(row.get("spelling") or ""), batch=None if batch is None else max(1, round(batch)), **cost
+    )
