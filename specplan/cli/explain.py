@@ -11,7 +11,18 @@ def explain(
     from dataclasses import asdict
 
     from specplan.report.explain import SYMBOLS, explain_symbol
+    from specplan.values.engine_words import words_named
 
+    if symbol and (meanings := words_named(symbol)) and symbol not in SYMBOLS:
+        if json:
+            from specplan.report import json_document
+
+            rows = [asdict(w) for w in meanings]
+            typer.echo(json_document.render({"command": "explain", "inputs": {"symbol": symbol}, "words": rows}))
+            return
+        for w in meanings:
+            typer.echo(f"{w.name} ({w.engine} {w.place}, {w.versions}): {w.meaning}\n  here      {w.ours}")
+        return
     found = [explain_symbol(symbol)] if symbol else [explain_symbol(name) for name in SYMBOLS]
     if json:
         from specplan.report import json_document

@@ -5,10 +5,12 @@ import typer
 
 def ingest(
     origins: list[str] = typer.Argument(
-        ..., help="URL of a metrics page, or files: metrics page, log, bench result, responses, trace of steps (JSON)."
+        None, help="URL of a metrics page, or files: page, log, bench result or summary, responses, trace (JSON)."
     ),
     before: str = typer.Option(None, "--before", help="An earlier scrape (URL or file): only what came since counts."),
     interval: float = typer.Option(None, "--interval", help="Scrape the address twice, this many seconds apart."),
+    width: int = typer.Option(None, "--width", help="SGLang's num_draft_tokens, where the input does not tell it."),
+    words: bool = typer.Option(False, "--words", help="Print every engine's words by version, and what each is here."),
     timeout: float = typer.Option(10.0, "--timeout", help="Seconds for one answer over HTTP."),
     target: str = typer.Option(None, "--target", help="Model that the engine serves: adds cost, speedup, best k."),
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model that it runs; none for n-gram and suffix."),
@@ -30,6 +32,9 @@ def ingest(
     """
     from pathlib import Path
 
+    if words:
+        _print_words(json)
+        return
     from specplan import units
     from specplan.decide.pricing import Pair
     from specplan.errors import InputError
@@ -39,6 +44,10 @@ def ingest(
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
 
+    if not origins:
+        raise InputError("name a URL or a file to read, or give --words")
+    if width is not None and width < 2:
+        raise InputError(f"--width {width}: num_draft_tokens is at least 2, the root and one drafted token")
     pair = None
     if target is not None:
         pair = Pair(
@@ -54,7 +63,9 @@ def ingest(
         raise InputError("--before is an earlier scrape of one address or file; give one of them")
     refuse_overwrite([None if records is None else Path(records)], [Path(origin) for origin in origins])
     observed = [
-        o for origin in origins for o in read_origin(origin, before=before, interval_s=interval, timeout_s=timeout)
+        o
+        for origin in origins
+        for o in read_origin(origin, before=before, interval_s=interval, timeout_s=timeout, width=width)
     ]
     found = ingested(observed, pair=pair, c=c, batch=batch, context_len=units.parse_count(context))
     if records is not None:
@@ -80,3 +91,15 @@ def ingest(
         from specplan.report.measured_table import wide_console
 
         print_ingest(found, wide_console())
+
+
+def _print_words(json: bool) -> None:
+    """The table of words, as Markdown or as one document."""
+    from dataclasses import asdict
+
+    from specplan.report.json_document import render
+    from specplan.report.words_table import words_markdown
+    from specplan.values.engine_words import words
+
+    found = [asdict(w) for w in words()]
+    typer.echo(render({"command": "ingest", "inputs": {"words": True}, "words": found}) if json else words_markdown())

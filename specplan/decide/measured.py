@@ -117,7 +117,13 @@ class MeasuredSource:
 
 
 def summarise(
-    tally: Tally | None, *, source: str, tag: str = "", means: Means | None = None, confidence: float = 0.95
+    tally: Tally | None,
+    *,
+    source: str,
+    tag: str = "",
+    means: Means | None = None,
+    tested: tuple[int, int] | None = None,
+    confidence: float = 0.95,
 ) -> MeasuredSource:
     """All measured quantities of one source.
 
@@ -129,6 +135,9 @@ def summarise(
         Names for the report.
     means : Means or None
         Means of an engine that keeps no counts.
+    tested : tuple of int or None
+        Least and most positions that were tested, where rates were rounded or some are missing: alpha's interval widens
+        by that and no more.
     confidence : float
         Of the interval of alpha.
 
@@ -153,7 +162,7 @@ def summarise(
     tally.check_integrity()
     drafts, drafted, accepted = tally.drafts, tally.drafted_tokens, tally.accepted_tokens
     at, reached = tally.accepted_at, tally.tested_at
-    alpha = _alpha(tally, confidence)
+    alpha = _alpha(tally, confidence) if tested is None else _of_tested(tally, tested, confidence)
     notes: tuple[str, ...] = ()
     if reached is None and at is not None and drafts is not None and alpha.value is not None:
         reached, notes = (drafts, *at[:-1]), (_AS_LONG,)
@@ -243,9 +252,27 @@ def _of_totals(tally: Tally, confidence: float) -> Alpha:
     low, high = accepted / max(accepted + most, 1), accepted / max(accepted + least, 1)
     if not tally.accepted_histogram or high - low > CLOSE:
         return Alpha(value=low if low == high else None, low=low, high=high, basis="bounds", kind="derived")
-    ends = [_of_positions(accepted, accepted + n, confidence) for n in (most, least)]
-    around = _of_estimate(ends[0], "positions"), _of_estimate(ends[1], "positions")
-    return Alpha(value=(low + high) / 2, low=around[0].low, high=around[1].high, basis="positions", kind="derived")
+    found = _around(accepted, (accepted + least, accepted + most), confidence)
+    return Alpha(value=(low + high) / 2, low=found.low, high=found.high, basis="positions", kind="derived")
+
+
+def _around(accepted: int, tested: tuple[int, int], confidence: float) -> Alpha:
+    """Interval of alpha over every number of tested positions between the two."""
+    most, least = (_of_estimate(_of_positions(accepted, n, confidence), "positions") for n in reversed(tested))
+    exact = tested[0] == tested[1]
+    value = least.value if exact else accepted / ((tested[0] + tested[1]) / 2)
+    return Alpha(value=value, low=most.low, high=least.high, basis="positions", kind="measured" if exact else "derived")
+
+
+def _of_tested(tally: Tally, tested: tuple[int, int], confidence: float) -> Alpha:
+    """Alpha where the tested positions are known to a range; bounds alone where the range is wide."""
+    accepted = tally.accepted_tokens
+    if accepted is None or not tested[0]:
+        return Alpha()
+    low, high = accepted / tested[1], accepted / tested[0]
+    if high - low > CLOSE:
+        return Alpha(low=low, high=high, basis="bounds", kind="derived")
+    return _around(accepted, tested, confidence)
 
 
 def _rejections(tally: Tally) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Prometheus text of vLLM, SGLang and llama.cpp: counters of one scrape, or of the window between two."""
+"""Prometheus text of vLLM, SGLang, TensorRT-LLM and llama.cpp: counters of one scrape, or of the window between two."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from specplan.errors import InputError, MissingExtraError
-from specplan.ingest.observation import Observation, Translation
-from specplan.records.means import Means
+from specplan.ingest.observation import Load, Observation, Translation, translated
+from specplan.ingest.sglang_rates import sglang_means, sglang_translations, taken
 from specplan.records.tally import UNKNOWN, Tally, checked
 
 Labels = frozenset[tuple[str, str]]
@@ -18,7 +18,8 @@ _COUNTER_ENDS: Final = ("_total", "_count", "_sum", "_bucket")
 _VLLM: Final = "vllm:spec_decode_num_"
 _SGLANG: Final = "sglang:spec_"
 _LLAMACPP: Final = "llamacpp:"
-ENGINE_PREFIXES: Final = ("vllm:", "sglang:", _LLAMACPP)
+_TRTLLM: Final = "trtllm_spec_decode_num_"
+ENGINE_PREFIXES: Final = ("vllm:", "sglang:", "trtllm_", _LLAMACPP)
 """How names of the engines' metrics begin."""
 # llama.cpp itself exports no draft counters; builds that do spell them in these ways.
 _LLAMACPP_DRAFTED: Final = ("llamacpp:n_drafted_total", "llamacpp:n_draft_total")
@@ -99,7 +100,7 @@ def _counter_name(name: str, kind: str) -> str:
     ('vllm:spec_decode_num_drafts_total', 'vllm:kv_cache_usage_perc')
     """
     bare = not name.endswith((*_COUNTER_ENDS, "_created"))
-    return f"{name}_total" if bare and (kind == "counter" or name.startswith(_VLLM)) else name
+    return f"{name}_total" if bare and (kind == "counter" or name.startswith((_VLLM, _TRTLLM))) else name
 
 
 def between(before: Scrape, after: Scrape) -> tuple[Scrape, tuple[str, ...]]:
@@ -181,6 +182,10 @@ class _Series:
         total = self.total(name)
         return None if total is None else total / len(keys)
 
+    def values(self, name: str) -> list[float]:
+        """The single series."""
+        return [self._scrape.values[key] for key in self._keys(name)]
+
     def by_label(self, name: str, label: str) -> dict[str, float]:
         """Sums by the values of one label."""
         out: dict[str, float] = {}
@@ -200,8 +205,24 @@ def _models(scrape: Scrape, prefix: str) -> list[dict[str, str]]:
     return [dict(labels) for labels in found]
 
 
-def observations(scrape: Scrape, *, window_s: float | None = None, notes: Iterable[str] = ()) -> list[Observation]:
-    """What the engines in a scrape (or in the window between two) say of speculation, one entry per model.
+def _engines(scrape: Scrape, prefix: str, labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Label and value that tell the engines of one model apart, where there are several."""
+    wanted = labels.items()
+    mine = [dict(found) for name, found in scrape.values if name.startswith(prefix) and wanted <= dict(found).items()]
+    for label in ("engine", "dp_rank", "worker"):
+        values = sorted({found[label] for found in mine if label in found}, key=lambda v: (len(v), v))
+        if len(values) > 1:
+            return [(label, v) for v in values]
+    return []
+
+
+def observations(
+    scrape: Scrape, *, window_s: float | None = None, notes: Iterable[str] = (), width: int | None = None
+) -> list[Observation]:
+    """What the engines in a scrape (or in the window between two) say of speculation.
+
+    One entry per model; where several engines serve it (data parallelism), one more for each. `width` is SGLang's
+    num_draft_tokens, where the page does not tell it.
 
     Raises
     ------
@@ -211,10 +232,17 @@ def observations(scrape: Scrape, *, window_s: float | None = None, notes: Iterab
     found: list[Observation] = []
     translators: tuple[tuple[str, Callable[[_Series, str], Observation]], ...] = (
         (_VLLM, _vllm),
-        (_SGLANG, _sglang),
+        (_SGLANG, lambda series, origin: _sglang(series, origin, width)),
+        (_TRTLLM, _trtllm),
     )
     for prefix, translate in translators:
-        found += [translate(_Series(scrape, labels), scrape.origin) for labels in _models(scrape, prefix)]
+        for labels in _models(scrape, prefix):
+            whole = translate(_Series(scrape, labels), scrape.origin)
+            parts = _engines(scrape, prefix, labels)
+            found.append(whole)
+            for label, engine in parts:
+                part = translate(_Series(scrape, {**labels, label: engine}), scrape.origin)
+                found.append(replace(part, source=f"{whole.source} engine {engine}"))
     names = {name for name, _ in scrape.values}
     if names & set(_LLAMACPP_DRAFTED):
         found.append(_llamacpp(_Series(scrape, {}), scrape.origin))
@@ -233,6 +261,8 @@ def _what_is_missing(names: set[str]) -> str:
         return "this vLLM has no spec_decode counters; it runs without --speculative-config or with --disable-log-stats"
     if any(name.startswith("sglang:") for name in names):
         return "this SGLang has no spec_ gauges; it runs without --speculative-algorithm"
+    if any(name.startswith("trtllm_") for name in names):
+        return "this TensorRT-LLM has no spec_decode counters; give its iteration statistics (/metrics as JSON)"
     if any(name.startswith(_LLAMACPP) for name in names):
         return (
             "this llama.cpp exports no draft counters; "
@@ -265,47 +295,16 @@ def _vllm(series: _Series, origin: str) -> Observation:
         steps = None
     seconds = series.total(f"{_latency(series)}_sum")
     emitted = None if steps is None else steps + accepted
-    translations = [
-        Translation(
-            name=f"{_VLLM}drafts_total",
-            value=drafts,
-            meaning="request-steps with at least one scheduled draft token; steps without a draft are not in it",
-            ours="drafts",
-        ),
-        Translation(
-            name=f"{_VLLM}draft_tokens_total",
-            value=drafted,
-            meaning="draft tokens verified; filler of the V2 n-gram matcher is among them",
-            ours="drafted_tokens",
-        ),
-        Translation(
-            name=f"{_VLLM}accepted_tokens_total",
-            value=accepted,
-            meaning="draft tokens accepted, bonus excluded, tokens past a stop included",
-            ours="accepted_tokens",
-        ),
+    rows = [
+        translated("vllm", f"{_VLLM}drafts_total", drafts),
+        translated("vllm", f"{_VLLM}draft_tokens_total", drafted),
+        translated("vllm", f"{_VLLM}accepted_tokens_total", accepted),
     ]
     if at is not None:
-        translations.append(
-            Translation(
-                name=f"{_VLLM}accepted_tokens_per_pos_total",
-                value=at,
-                meaning="drafts accepted beyond each position: unconditional counts",
-                ours="accepted_histogram; conditional rates by division of neighbours",
-            )
-        )
+        rows.append(translated("vllm", f"{_VLLM}accepted_tokens_per_pos_total", at))
     if steps is not None:
-        translations.append(
-            Translation(
-                name=basis,
-                value=series.total(basis) or 0,
-                meaning="one entry per request-step after the prefill"
-                if kind == "measured"
-                else "tokens that users got; less one per request and the accepted ones, these are the steps",
-                ours="steps",
-                kind=kind,
-            )
-        )
+        rows.append(translated("vllm", basis, series.total(basis) or 0, kind=kind))
+    load, told, said = _load(series, "vllm")
     iterations, prefills = (
         series.count("vllm:iteration_tokens_total_count"),
         series.count("vllm:time_to_first_token_seconds_count"),
@@ -323,12 +322,62 @@ def _vllm(series: _Series, origin: str) -> Observation:
             steps=steps,
             emitted_tokens=emitted,
         ),
-        translations=tuple(translations),
+        translations=(*rows, *told),
         labels=MappingProxyType(dict(series.labels)),
         step_s=seconds / steps if seconds is not None and steps and kind == "measured" else None,
         mean_batch=batch,
-        notes=tuple(notes),
+        load=load,
+        notes=(*notes, *said),
     )
+
+
+# What each engine calls running and waiting requests, the use of its cache, and requests thrown out.
+_LOADS: Final = {
+    "vllm": (
+        ("vllm:num_requests_running",),
+        ("vllm:num_requests_waiting",),
+        ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        ("vllm:num_preemptions_total",),
+    ),
+    "sglang": (
+        ("sglang:num_running_reqs",),
+        ("sglang:num_queue_reqs",),
+        ("sglang:token_usage",),
+        ("sglang:num_retracted_reqs",),
+    ),
+    "llama.cpp": (
+        ("llamacpp:requests_processing",),
+        ("llamacpp:requests_deferred",),
+        ("llamacpp:kv_cache_usage_ratio",),
+        (),
+    ),
+}
+_FULL: Final = 0.95
+
+
+def _load(series: _Series, engine: str) -> tuple[Load | None, list[Translation], list[str]]:
+    """How busy the engine was at the scrape: the figures, and what follows from them."""
+    values: list[float | None] = []
+    rows: list[Translation] = []
+    for field, names in enumerate(_LOADS[engine]):
+        name = next((n for n in names if series.total(n) is not None), None)
+        value = None if name is None else (series.mean(name) if field == 2 else series.total(name))
+        values.append(value)
+        if name is not None and value is not None:
+            rows.append(translated(engine, name, value))
+    if not rows:
+        return None, [], []
+    running, waiting, use, thrown = values
+    notes = []
+    if waiting:
+        full = "" if use is None else f" with {use:.0%} of the cache in use"
+        notes.append(f"{waiting:.0f} requests wait beside {running or 0:.0f} running{full}")
+    if thrown:
+        notes.append(
+            f"{thrown:.0f} preemptions: work was thrown away for want of cache; tokens per step do not show it"
+        )
+    load = Load(running=running, waiting=waiting, cache_use=use, preemptions=None if thrown is None else int(thrown))
+    return load, rows, notes
 
 
 def _latency(series: _Series) -> str:
@@ -357,15 +406,8 @@ def _vllm_without_drafts(series: _Series, origin: str) -> Observation | None:
         source=series.labels.get("model_name", "vllm"),
         tally=checked(replace(UNKNOWN, drafted_tokens=drafted, verified_tokens=drafted, accepted_tokens=accepted)),
         translations=(
-            Translation(
-                name=f"{_VLLM}draft_tokens_total", value=drafted, meaning="draft tokens verified", ours="drafted_tokens"
-            ),
-            Translation(
-                name=f"{_VLLM}accepted_tokens_total",
-                value=accepted,
-                meaning="draft tokens accepted, bonus excluded",
-                ours="accepted_tokens",
-            ),
+            translated("vllm", f"{_VLLM}draft_tokens_total", drafted),
+            translated("vllm", f"{_VLLM}accepted_tokens_total", accepted),
         ),
         labels=MappingProxyType(dict(series.labels)),
         notes=("this vLLM (older than 0.9) does not count drafts: alpha is bounded, not known",),
@@ -404,100 +446,78 @@ def _positions(
     return at
 
 
-def _sglang(series: _Series, origin: str) -> Observation:
-    length = series.mean(f"{_SGLANG}accept_length")
-    rate = series.mean(f"{_SGLANG}accept_rate")
-    width, chain = series.mean(f"{_SGLANG}num_draft_tokens"), series.mean(f"{_SGLANG}num_steps")
+_NO_WIDTH: Final = "older: the page has no gauge of num_draft_tokens, as of versions before that change"
+
+
+def _sglang(series: _Series, origin: str, given: int | None) -> Observation:
+    names = (f"{_SGLANG}accept_length", f"{_SGLANG}accept_rate")
+    length, rate = (series.mean(name) for name in names)
+    told, chain = series.mean(f"{_SGLANG}num_draft_tokens"), series.mean(f"{_SGLANG}num_steps")
     calls = series.count(f"{_SGLANG}verify_calls_total")
     if length is None:
-        raise InputError(f"{origin}: {_SGLANG}accept_length is missing; this SGLang has not decoded yet, scrape later")
+        raise InputError(f"{origin}: {names[0]} is missing; this SGLang has not decoded yet, scrape later")
     if length < 1:
-        raise InputError(f"{origin}: {_SGLANG}accept_length is {length:g}: nothing was decoded yet, scrape under load")
+        raise InputError(f"{origin}: {names[0]} is {length:g}: nothing was decoded yet, scrape under load")
+    width = given if given is not None else round(told) if told else None
     notes = ["gauges hold the last logging interval only, and keep no counts: no interval of confidence follows"]
-    if not width and rate and (found := _sglang_width(length, rate)) is not None:
-        width = found
-        notes.append(f"num_draft_tokens = {width} follows from the two means")
+    reading = None
+    # Means over several engines of a mean fit no rule.
+    if rate and len(series.values(names[0])) == 1:
+        try:
+            reading, said = taken([(length, rate)], width=width, digits=None, dated="" if told else _NO_WIDTH)
+        except InputError as error:
+            raise InputError(f"{origin}: {error}") from None
+        notes += said
+        width = width if width is not None or reading is None else reading.width
+    load, rows, busy = _load(series, "sglang")
     return Observation(
         engine="sglang",
         origin=origin,
         source=series.labels.get("model_name", "sglang"),
         tally=None,
-        means=sglang_means(length, rate, None if not width else int(width), None if not chain else int(chain)),
-        translations=sglang_translations(
-            length, rate, names=(f"{_SGLANG}accept_length", f"{_SGLANG}accept_rate"), width=width, calls=calls
+        means=sglang_means(length, width, None if not chain else int(chain)),
+        translations=(
+            *sglang_translations(
+                length,
+                rate,
+                names=names,
+                reading=reading,
+                width=width if told or given else None,
+                calls=calls,
+            ),
+            *rows,
         ),
         labels=MappingProxyType(dict(series.labels)),
-        notes=tuple(notes),
+        load=load,
+        notes=(*notes, *busy),
     )
 
 
-def _sglang_width(length: float, rate: float) -> int | None:
-    """N from accept length and rate in full digits: (length - 1) / rate is N - 1; None where it is no whole number.
-
-    >>> _sglang_width(2.5, 0.5), _sglang_width(2.5, 0.47)
-    (4, None)
-    """
-    drafted = (length - 1.0) / rate
-    return round(drafted) + 1 if round(drafted) >= 1 and abs(drafted - round(drafted)) < 1e-6 * drafted else None
-
-
-def sglang_means(length: float, rate: float | None, width: int | None, chain: int | None) -> Means:
-    """SGLang verifies num_draft_tokens - 1 drafted positions in every step, so drafted steps are all steps.
-
-    `chain` is num_steps, which bounds the accepted path of a model's drafts; NGRAM sets it too and is not bound by it,
-    which shows where a step emits more than num_steps + 1 tokens.
-    """
-    if chain is not None and length > chain + 1:
-        chain = None
-    return Means(
-        tokens_per_step=length,
-        tokens_per_drafted_step=length,
-        accepted_per_drafted=rate,
-        draft_len=None if width is None else width - 1,
-        chain_len=chain or (None if width is None else width - 1),
-    )
-
-
-def sglang_translations(
-    length: float, rate: float | None, *, names: tuple[str, str], width: float | None, calls: int | None
-) -> tuple[Translation, ...]:
-    """SGLang's definitions of its two means."""
-    out = [
-        Translation(
-            name=names[0],
-            value=length,
-            meaning="accepted tokens with the bonus, per step of a running request, over all steps: this is E",
-            ours="tokens_per_step",
-        )
+def _trtllm(series: _Series, origin: str) -> Observation:
+    drafted = _required(series, f"{_TRTLLM}draft_tokens_total", origin)
+    accepted = _required(series, f"{_TRTLLM}accepted_tokens_total", origin)
+    length, overhead = (series.mean(f"trtllm_spec_decode_{name}") for name in ("acceptance_length", "draft_overhead"))
+    rows = [
+        translated("tensorrt-llm", f"{_TRTLLM}draft_tokens_total", drafted),
+        translated("tensorrt-llm", f"{_TRTLLM}accepted_tokens_total", accepted),
     ]
-    if rate is not None:
-        out.append(
-            Translation(
-                name=names[1],
-                value=rate,
-                meaning="correct drafts / (steps x (num_draft_tokens - 1)), padding and sibling branches included",
-                ours="accepted_per_drafted (pooled; not alpha)",
-            )
-        )
-    if width:
-        out.append(
-            Translation(
-                name=f"{_SGLANG}num_draft_tokens",
-                value=width,
-                meaning="positions verified per step, the root included",
-                ours="drafted positions per step = this - 1",
-            )
-        )
-    if calls is not None:
-        out.append(
-            Translation(
-                name=f"{_SGLANG}verify_calls_total",
-                value=calls,
-                meaning="verification passes since the start",
-                ours="shown only: it does not say how many requests each pass had",
-            )
-        )
-    return tuple(out)
+    if length is not None:
+        rows.append(translated("tensorrt-llm", "trtllm_spec_decode_acceptance_length", length))
+    if overhead is not None:
+        rows.append(translated("tensorrt-llm", "trtllm_spec_decode_draft_overhead", overhead))
+    return Observation(
+        engine="tensorrt-llm",
+        origin=origin,
+        source=series.labels.get("model_name", "tensorrt-llm"),
+        tally=checked(replace(UNKNOWN, drafted_tokens=drafted, verified_tokens=drafted, accepted_tokens=accepted)),
+        translations=tuple(rows),
+        labels=MappingProxyType(dict(series.labels)),
+        draft_share=overhead,
+        notes=(
+            "these counters do not say how many drafts there were: alpha is bounded, not known; "
+            "the iteration statistics have numRequestsWithDraftTokens",
+        ),
+    )
 
 
 def _llamacpp(series: _Series, origin: str) -> Observation:
@@ -505,18 +525,19 @@ def _llamacpp(series: _Series, origin: str) -> Observation:
     accepted_name, accepted = _first(series, _LLAMACPP_ACCEPTED)
     if drafted is None or accepted is None:
         raise InputError(f"{origin}: {_LLAMACPP_ACCEPTED[0]} is missing beside {drafted_name}; give the log instead")
+    load, rows, busy = _load(series, "llama.cpp")
     return Observation(
         engine="llama.cpp",
         origin=origin,
         source="llama.cpp",
         tally=checked(replace(UNKNOWN, drafted_tokens=drafted, verified_tokens=drafted, accepted_tokens=accepted)),
         translations=(
-            Translation(
-                name=drafted_name, value=drafted, meaning="draft tokens generated and verified", ours="drafted_tokens"
-            ),
-            Translation(name=accepted_name, value=accepted, meaning="draft tokens accepted", ours="accepted_tokens"),
+            translated("llama.cpp", _LLAMACPP_DRAFTED[0], drafted, spelt=drafted_name),
+            translated("llama.cpp", _LLAMACPP_ACCEPTED[0], accepted, spelt=accepted_name),
+            *rows,
         ),
-        notes=("these counters do not say how many drafts there were: alpha is bounded, not known",),
+        load=load,
+        notes=("these counters do not say how many drafts there were: alpha is bounded, not known", *busy),
     )
 
 

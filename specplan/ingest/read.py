@@ -16,7 +16,8 @@ from specplan.ingest.fetch import TIMEOUT_S, fetch_text, is_url, looks_like_html
 from specplan.ingest.logs import read_log
 from specplan.ingest.observation import Observation
 from specplan.ingest.prometheus import ENGINE_PREFIXES, between, observations, parse_scrape
-from specplan.ingest.responses import read_responses, read_server_info, read_step_records, server_info
+from specplan.ingest.responses import find_metrics, read_responses, read_server_info, read_step_records, server_info
+from specplan.ingest.results import read_result
 from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
 
@@ -26,7 +27,12 @@ _LOG_MARKS: Final = ("SpecDecoding metrics:", "Speculative metrics:", "Decode ba
 
 
 def read_origin(
-    origin: str, *, before: str | None = None, interval_s: float | None = None, timeout_s: float = TIMEOUT_S
+    origin: str,
+    *,
+    before: str | None = None,
+    interval_s: float | None = None,
+    timeout_s: float = TIMEOUT_S,
+    width: int | None = None,
 ) -> list[Observation]:
     """Observations from one origin.
 
@@ -41,6 +47,8 @@ def read_origin(
         Scrape the URL twice, this many seconds apart.
     timeout_s : float
         Limit of one HTTP exchange, seconds.
+    width : int or None
+        SGLang's num_draft_tokens, where the origin does not tell it.
 
     Raises
     ------
@@ -48,16 +56,18 @@ def read_origin(
         If the origin cannot be read or says nothing of speculation.
     """
     try:
-        return _read(origin, before, interval_s, timeout_s)
+        return _read(origin, before, interval_s, timeout_s, width)
     except InputError as error:
         if origin in str(error):
             raise
         raise InputError(f"{origin}: {error}") from None
 
 
-def _read(origin: str, before: str | None, interval_s: float | None, timeout_s: float) -> list[Observation]:
+def _read(
+    origin: str, before: str | None, interval_s: float | None, timeout_s: float, width: int | None
+) -> list[Observation]:
     if is_url(origin):
-        return _read_url(origin, before, interval_s, timeout_s)
+        return _read_url(origin, before, interval_s, timeout_s, width)
     if not is_there(Path(origin)) and _HOST_AND_PORT.match(origin):
         raise InputError(f"{origin}: no such file; for an engine's address write http://{origin}")
     if interval_s is not None:
@@ -67,23 +77,52 @@ def _read(origin: str, before: str | None, interval_s: float | None, timeout_s: 
     if before is not None and kind != "metrics":
         raise InputError(f"{origin} is not a metrics page; --before compares two metrics pages")
     if kind == "metrics":
-        return _read_pages(origin, _text(path), before, timeout_s)
+        return _read_pages(origin, _text(path), before, timeout_s, width)
     if kind == "log":
-        return _read_log(path, origin)
-    return _read_json(path, origin)
+        return _read_log(path, origin, width)
+    if kind == "stream":
+        return read_responses(_streamed(path, origin), origin)
+    return _read_json(path, origin, width)
 
 
-def _read_log(path: Path, origin: str) -> list[Observation]:
+def _streamed(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Answers of a stream of ``data:`` lines: of each, what its chunks say last of metrics and usage."""
+    answers: dict[str, dict[str, Any]] = {}
+    chunks = 0
+    for number, line in read_lines(path, BrokenLog()):
+        body = line.strip().removeprefix(b"data:").strip()
+        if not body or body == b"[DONE]" or not line.lstrip().startswith(b"data:"):
+            continue
+        chunks += 1
+        try:
+            chunk = json.loads(body)
+        except (ValueError, RecursionError):
+            raise InputError(f"{path}:{number}: not JSON; expected a chunk of a stream behind 'data:'") from None
+        if isinstance(chunk, dict):
+            answer = answers.setdefault(str(chunk.get("id") or "the stream"), {})
+            if find_metrics(chunk) is not None or chunk.get("usage"):
+                answer.update({key: value for key, value in chunk.items() if value is not None})
+    if not any(find_metrics(answer) for answer in answers.values()):
+        raise InputError(
+            f"{origin}: a stream of {chunks} chunks without speculative metrics; vLLM adds them with "
+            "--per-request-spec-decode-metrics, SGLang in meta_info, llama.cpp with timings_per_token"
+        )
+    yield from ((f"{origin}, {name}", answer) for name, answer in answers.items())
+
+
+def _read_log(path: Path, origin: str, width: int | None) -> list[Observation]:
     """A log; what could not be read of it becomes a note."""
     broken = BrokenLog()
-    found = read_log((line.decode("utf-8", "replace") for _, line in read_lines(path, broken)), origin)
+    found = read_log((line.decode("utf-8", "replace") for _, line in read_lines(path, broken)), origin, width=width)
     notes = tuple(str(line) for line in broken.first)
     return [replace(o, notes=(*o.notes, *notes)) for o in found]
 
 
-def _read_url(url: str, before: str | None, interval_s: float | None, timeout_s: float) -> list[Observation]:
+def _read_url(
+    url: str, before: str | None, interval_s: float | None, timeout_s: float, width: int | None
+) -> list[Observation]:
     if interval_s is None:
-        return _read_pages(url, fetch_text(url, timeout_s), before, timeout_s)
+        return _read_pages(url, fetch_text(url, timeout_s), before, timeout_s, width)
     if before is not None:
         raise InputError("--before and --interval both name a first scrape; give one of them")
     if not 0 < interval_s <= 86_400:
@@ -93,16 +132,16 @@ def _read_url(url: str, before: str | None, interval_s: float | None, timeout_s:
     time.sleep(interval_s)
     second = parse_scrape(fetch_text(url, timeout_s), url)
     window, notes = between(first, second)
-    return observations(window, window_s=time.monotonic() - start, notes=notes)
+    return observations(window, window_s=time.monotonic() - start, notes=notes, width=width)
 
 
-def _read_pages(origin: str, text: str, before: str | None, timeout_s: float) -> list[Observation]:
+def _read_pages(origin: str, text: str, before: str | None, timeout_s: float, width: int | None) -> list[Observation]:
     scrape = parse_scrape(text, origin)
     notes: tuple[str, ...] = ()
     if before is not None:
         earlier = fetch_text(before, timeout_s) if is_url(before) else _text(Path(before))
         scrape, notes = between(parse_scrape(earlier, before), scrape)
-    return observations(scrape, notes=notes)
+    return observations(scrape, notes=notes, width=width)
 
 
 def _text(path: Path) -> str:
@@ -119,7 +158,7 @@ def _text(path: Path) -> str:
 
 
 def _kind(path: Path) -> str:
-    """``metrics``, ``json`` or ``log``, by the first bytes."""
+    """``metrics``, ``json``, ``stream`` or ``log``, by the first bytes."""
     head = peek(path)
     if looks_like_html(head):
         raise InputError(f"{path} is a page of HTML; expected a metrics page, a log or JSON")
@@ -128,6 +167,8 @@ def _kind(path: Path) -> str:
         raise InputError(f"{path} is empty")
     if text[0] == "{":  # a log may be of JSON lines as well; its messages stand in them as they are
         return "log" if any(mark in text for mark in _LOG_MARKS) else "json"
+    if text.startswith("data:"):
+        return "stream"
     if text[0] == "[" and _first_json_char(text[1:]) in "{]":
         return "json"
     lines = text.splitlines()
@@ -140,22 +181,38 @@ def _first_json_char(text: str) -> str:
     return text.lstrip()[:1] or " "
 
 
-def _read_json(path: Path, origin: str) -> list[Observation]:
+def _read_json(path: Path, origin: str, width: int | None) -> list[Observation]:
     head = peek(path).partition(b"\n")[0]
     if SCHEMA.encode() in head:
         return read_step_records(path, origin)
     whole = _whole_document(path)
     if whole is not None:
+        if (found := read_result(whole, origin, width=width)) is not None and not is_bench_result(whole):
+            return found
         if is_bench_result(whole):
-            return [read_bench(whole, origin)]
+            return [read_bench(whole, origin, width=width)]
         if is_trace(whole):
             return [read_trace(whole, origin)]
         if (info := server_info(whole)) is not None:
             return [read_server_info(info, origin)]
         items = whole if isinstance(whole, list) else [whole]
         return read_responses(_named(origin, items), origin)
-    log = BrokenLog(fatal=True)
-    return read_responses(_json_lines(path, log), origin)
+    first = _first_row(head)
+    rows = _json_lines(path, BrokenLog(fatal=True))
+    if is_bench_result(first):
+        return [read_bench(row, name, width=width) for name, row in rows]
+    if (isinstance(first, dict) and "specDecodingStats" in first) or (
+        isinstance(first, dict) and "iterLatencyMS" in first
+    ):
+        return read_result([row for _, row in rows], origin) or []
+    return read_responses(rows, origin)
+
+
+def _first_row(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _whole_document(path: Path) -> Any:

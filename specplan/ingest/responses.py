@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError
-from specplan.ingest.observation import Observation, Translation
-from specplan.ingest.prometheus import sglang_means, sglang_translations
+from specplan.ingest.observation import Observation, Translation, translated
+from specplan.ingest.sglang_rates import sglang_means, sglang_translations
 from specplan.records.files import read_steps
 from specplan.records.step import StepRecord
 from specplan.records.tally import EMPTY, UNKNOWN, Clusters, Tally, checked
@@ -275,39 +275,30 @@ def read_responses(responses: Iterable[tuple[str, Json]], origin: str) -> list[O
 
 
 _FIELDS: Final = {
-    # engine: ((spelling, attribute of the tally, meaning), ...)
+    # engine: ((spelling, attribute of the tally), ...)
     "vllm": (
-        ("num_spec_steps", "drafts", "steps with at least one draft token"),
-        ("num_draft_tokens", "drafted_tokens", "draft tokens verified"),
-        ("num_accepted_draft_tokens", "accepted_tokens", "accepted, bonus excluded"),
-        ("acceptance_histogram", "accepted_histogram", "steps with a draft, by the number of accepted tokens"),
-        ("usage.completion_tokens", "steps", "tokens that the user got, less one and the accepted ones"),
+        ("num_spec_steps", "drafts"),
+        ("num_draft_tokens", "drafted_tokens"),
+        ("num_accepted_draft_tokens", "accepted_tokens"),
+        ("acceptance_histogram", "accepted_histogram"),
+        ("usage.completion_tokens", "steps"),
     ),
     "sglang": (
-        ("spec_verify_ct", "steps", "all verify steps; each verifies the full width"),
-        ("spec_num_proposed_drafts", "drafted_tokens", "positions verified without the root, padding included"),
-        ("spec_num_correct_drafts", "accepted_tokens", "accepted, bonus excluded"),
-        ("spec_correct_drafts_histogram", "accepted_histogram", "steps by the number of correct drafts"),
+        ("spec_verify_ct", "steps"),
+        ("spec_num_proposed_drafts", "drafted_tokens"),
+        ("spec_num_correct_drafts", "accepted_tokens"),
+        ("spec_correct_drafts_histogram", "accepted_histogram"),
     ),
-    "llama.cpp": (
-        ("draft_n", "drafted_tokens", "draft tokens verified"),
-        ("draft_n_accepted", "accepted_tokens", "accepted, bonus excluded"),
-        ("predicted_n", "steps", "tokens of the response, less one and the accepted ones"),
-    ),
+    "llama.cpp": (("draft_n", "drafted_tokens"), ("draft_n_accepted", "accepted_tokens"), ("predicted_n", "steps")),
 }
 
 
 def _translations(engine: str, tally: Tally) -> tuple[Translation, ...]:
     out = []
-    for name, attribute, meaning in _FIELDS[engine]:
-        value = getattr(tally, attribute)
-        if value is not None:
+    for name, attribute in _FIELDS[engine]:
+        if (value := getattr(tally, attribute)) is not None:
             derived = attribute == "steps" and engine != "sglang"
-            out.append(
-                Translation(
-                    name=name, value=value, meaning=meaning, ours=attribute, kind="derived" if derived else "measured"
-                )
-            )
+            out.append(translated(engine, name, value, ours=attribute, kind="derived" if derived else "measured"))
     return tuple(out)
 
 
@@ -341,9 +332,9 @@ def read_server_info(info: Json, origin: str) -> Observation:
         origin=origin,
         source=str(info.get("served_model_name") or info.get("model_path") or "sglang"),
         tally=None,
-        means=sglang_means(float(length), None, width, chain),
+        means=sglang_means(float(length), width, chain),
         translations=sglang_translations(
-            float(length), None, names=("avg_spec_accept_length", ""), width=width, calls=None
+            float(length), None, names=("avg_spec_accept_length", ""), reading=None, width=width
         ),
         notes=("a mean since the server's start, without counts: no interval of confidence follows",),
     )

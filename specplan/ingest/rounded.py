@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
+
+from specplan.errors import InputError
+from specplan.records.tally import EMPTY, UNKNOWN, Clusters, Tally, checked
 
 MAX_CANDIDATES: Final = 20_000
 """Most numbers of drafts that are tried one by one; a wider range cannot be told apart by rounded rates anyway."""
@@ -95,6 +98,57 @@ def recover_drafts(
     )
 
 
+def positions_behind(
+    drafts: int, drafted: int, accepted: int, rates: Sequence[float], digits: int
+) -> tuple[tuple[int, ...] | None, tuple[int, int] | None]:
+    r"""Counts per position behind rounded rates, and the least and most positions that were tested.
+
+    Where all drafts have k tokens, the drafts that reached a position were tested there: :math:`T = D + A - A_k`. So
+    only the last position's count leaves doubt, by its rounding, or by what rates that are missing leave open.
+
+    Parameters
+    ----------
+    drafts, drafted, accepted : int
+        Totals.
+    rates : sequence of float
+        Unconditional, from the first position on; later ones may be missing.
+    digits : int
+        Digits after the point of the rates as fractions.
+
+    Raises
+    ------
+    InputError
+        If no whole counts within the rounding add up to `accepted`.
+
+    Examples
+    --------
+    >>> positions_behind(1000, 3000, 1500, [0.75, 0.5, 0.25], 4)
+    ((750, 500, 250), (2250, 2250))
+    >>> positions_behind(1000, 3000, 1500, [0.75], 4)
+    (None, (2125, 2500))
+    """
+    k = drafted // drafts if drafts and drafted % drafts == 0 else 0
+    if k == 1:
+        return (accepted,), (drafts, drafts)
+    if not rates or len(rates) > max(k, 1) or not k:
+        return (_whole_counts(drafts, accepted, rates, digits) if rates and not k else None), None
+    bounds = [_bounds(drafts, rate, digits) for rate in rates]
+    least, most = sum(low for low, _ in bounds), sum(high for _, high in bounds)
+    missing = k - len(rates)
+    if any(low > high for low, high in bounds) or accepted < least or accepted > most + missing * bounds[-1][1]:
+        raise InputError(
+            f"the rates by position belong to {least} to {most + missing * bounds[-1][1]} accepted tokens of {drafts} "
+            f"drafts, not to {accepted}"
+        )
+    if not missing:
+        low = max(bounds[-1][0], accepted - (most - bounds[-1][1]))
+        high = min(bounds[-1][1], accepted - (least - bounds[-1][0]))
+        return _whole_counts(drafts, accepted, rates, digits), (drafts + accepted - high, drafts + accepted - low)
+    rest = max(accepted - most, 0), accepted - least
+    low = max(0, rest[0] - (missing - 1) * bounds[-1][1])
+    return None, (drafts + accepted - rest[1] // missing, drafts + accepted - low)
+
+
 def _bounds(drafts: int, rate: float, digits: int) -> tuple[int, int]:
     half = 0.5 * 10.0**-digits * (1 + 1e-6)
     return max(0, math.ceil((rate - half) * drafts)), min(drafts, math.floor((rate + half) * drafts))
@@ -128,3 +182,62 @@ def _whole_counts(drafts: int, accepted: int, rates: Sequence[float], digits: in
     if any(later > earlier for earlier, later in pairwise(counts)):
         return None
     return tuple(counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLine:
+    """Figures of one interval of vLLM or one request of llama.cpp: exact totals beside rounded means.
+
+    Attributes
+    ----------
+    mean_length : float
+        1 + accepted / drafts, two digits; NaN where the line has none.
+    accepted, drafted : int
+        Tokens.
+    rates : tuple of float
+        Unconditional rate per position, three digits; may be empty.
+    """
+
+    mean_length: float
+    accepted: int
+    drafted: int
+    rates: tuple[float, ...]
+
+    def recovered(self) -> RecoveredDrafts | None:
+        """Drafts behind the line; None where no number fits."""
+        return recover_drafts(self.mean_length, self.accepted, self.drafted, self.rates)
+
+
+def pooled(lines: Sequence[RateLine], *, per_request: bool = False) -> tuple[Tally, list[str]]:
+    """Sum over lines, each with its recovered number of drafts; a line may be one request or one interval."""
+    total, low, high = EMPTY, 0, 0
+    misfits = without = 0
+    for line in lines:
+        found = line.recovered()
+        if found is None:
+            without += math.isnan(line.mean_length)
+            misfits += not math.isnan(line.mean_length)
+            part = replace(
+                UNKNOWN, drafted_tokens=line.drafted, verified_tokens=line.drafted, accepted_tokens=line.accepted
+            )
+        else:
+            low, high = low + found.low, high + found.high
+            part = Tally.of_counters(
+                drafts=found.drafts,
+                drafted_tokens=line.drafted,
+                accepted_tokens=line.accepted,
+                accepted_at=found.accepted_at,
+            )
+        if per_request:
+            tested = part.tested_tokens
+            clusters = None if tested is None else Clusters.of(line.accepted, tested)
+            part = replace(part, requests=1, prefills=1, clusters=clusters)
+        total += part
+    notes = []
+    if without:
+        notes.append(f"{without} lines have totals alone, as older versions print them: drafts stay unknown")
+    if misfits:
+        notes.append(f"the figures of {misfits} lines fit no whole number of drafts; the number stays unknown")
+    if total.drafts is not None and low != high:
+        notes.append(f"rounded figures allow {low} to {high} drafts; {total.drafts} was taken")
+    return checked(total), notes

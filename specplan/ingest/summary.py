@@ -55,7 +55,7 @@ def ingested(
         raise InputError(f"--c {c:g}: a cost ratio is at least 0")
     out = []
     for seen in observed:
-        measured = summarise(seen.tally, source=seen.source, means=seen.means)
+        measured = summarise(seen.tally, source=seen.source, means=seen.means, tested=seen.tested)
         notes = (*seen.notes, *measured.notes)
         point = None
         if pair is not None:

@@ -249,6 +249,8 @@ class Tally:
         >>> t.accepted_histogram, t.tested_tokens
         ((2, 1, 0, 4), 16)
         """
+        if accepted_at is None and 0 < drafts == drafted_tokens:
+            accepted_at = (accepted_tokens,)  # each draft has at least one token, so each has one
         histogram = None if accepted_at is None else _histogram_of_survival(drafts, accepted_at)
         tally = checked(
             replace(

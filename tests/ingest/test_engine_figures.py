@@ -233,7 +233,9 @@ def test_sglang_gauges_of_older_versions_give_their_width() -> None:
     assert any("num_draft_tokens = 4" in note for note in seen.notes)
     (rounded,) = observations(parse_scrape("sglang:spec_accept_length 2.31\nsglang:spec_accept_rate 0.43\n", "page"))
     assert rounded.means is not None
-    assert rounded.means.draft_len is None
+    assert rounded.means.draft_len == 3
+    with pytest.raises(InputError, match="under neither rule"):
+        observations(parse_scrape("sglang:spec_accept_length 2.31\nsglang:spec_accept_rate 0.47\n", "page"))
 
 
 def test_sglang_decode_lines_are_weighted_by_running_requests() -> None:
@@ -585,7 +587,10 @@ def test_bench_results_give_the_window_of_the_benchmark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"spec_decode_acceptance_length": None, "spec_decode_num_drafts": None}, "without speculation"),
+        (
+            {f"spec_decode_{k}": None for k in ("acceptance_length", "num_drafts", "draft_tokens", "accepted_tokens")},
+            "benchmark result without spec_decode_acceptance_length",
+        ),
         ({"spec_decode_acceptance_length": "3"}, "must be a number"),
         ({"spec_decode_accepted_tokens": 99}, "contradict"),
         ({"spec_decode_per_position_acceptance_rates": [2.0]}, r"in \[0, 1\]"),
