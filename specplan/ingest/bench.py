@@ -131,19 +131,22 @@ def read_bench(result: Mapping[str, Any], origin: str, *, width: int | None = No
     else:
         missing = ", ".join(_P + key for key, value in counts.items() if value is None)
         notes.append(f"a vLLM benchmark without {missing}: means alone, no interval of confidence follows")
-    means = Means(
-        tokens_per_drafted_step=length,
-        accepted_per_drafted=None if rate is None else rate / 100,
-        position_rates=rates,
-        chain_len=len(rates) if rates else None,
-    )
+    means = None
+    if tally is None:
+        whole = rates is not None and (length is None or length <= len(rates) + 1)
+        means = Means(
+            tokens_per_drafted_step=length,
+            accepted_per_drafted=None if rate is None else rate / 100,
+            position_rates=rates if whole else None,
+            chain_len=len(rates) if rates and whole else None,
+        )
     model = str(result.get("model_id") or result.get("model") or "vllm")
     return Observation(
         engine="vllm",
         origin=origin,
         source=model,
         tally=tally,
-        means=None if tally is not None else means,
+        means=means,
         tested=tested,
         translations=tuple(rows),
         labels=MappingProxyType({"model_name": model} if model != "vllm" else {}),
