@@ -15,7 +15,7 @@ def plane(
         help="Any source, NAME:key=value,... with alpha, hit, cont, emitted, coverage, c, k, verify, overhead, nodes.",
     ),
     points: list[str] = typer.Option(
-        [], "--points", help="Measured sources: JSON of replay, measure or ingest, or a file of step records."
+        [], "--points", help="The same as --source, for documents: FILE.json, or step records."
     ),
     cost: list[str] = typer.Option([], "--cost", help="NAME=0.16: c of a measured source with weights."),
     alpha: list[str] = typer.Option(
@@ -23,7 +23,9 @@ def plane(
     ),
     gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML."),
     tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
-    kappa: int = typer.Option(3, "--num-speculative-tokens", "-k", help="Drafted tokens per step."),
+    kappa: int = typer.Option(
+        None, "--num-speculative-tokens", "-k", help="Drafted tokens per step. [default: the least measured, else 3]"
+    ),
     batch: int = typer.Option(1, "--batch", "-b", help="Requests per step."),
     context: str = typer.Option("0", "--context", help="Cached tokens each request reads per step (32k works)."),
     kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
@@ -48,7 +50,8 @@ def plane(
     curve is followed down to c = 0, where a free draft would tie with it.
     """
     from specplan import units
-    from specplan.cli.source_option import Place, picture_width, scenes
+    from specplan.cli.source_option import Place, load_sources, picture_width, scenes
+    from specplan.decide.documents import shortest_measured
     from specplan.decide.plane import planes_of
     from specplan.decide.sweep import axis_named, default_axis, sweep
     from specplan.report import plane_report
@@ -59,6 +62,9 @@ def plane(
     picture = None if output is None else output_path(output, PICTURES)
     arrays = None if data is None else output_path(data, ARRAYS)
     inches = picture_width(width)
+    given = load_sources([*source, *points], models=False)
+    if kappa is None:
+        kappa = 3 if draft else shortest_measured(given) or 3
     place = Place(
         gpu=gpu,
         tp=tp,
@@ -70,7 +76,7 @@ def plane(
         ridge=ridge,
         kappa=kappa,
     )
-    found = scenes(place, targets or [], drafts=draft, sources=source, points=points, alphas=alpha, costs=cost)
+    found = scenes(place, targets or [], drafts=draft, sources=given, alphas=alpha, costs=cost)
     if axis is None:
         drawn = planes_of(
             found,

@@ -178,8 +178,7 @@ def scenes(
     targets: Sequence[str],
     *,
     drafts: Sequence[str],
-    sources: Sequence[str],
-    points: Sequence[str] = (),
+    sources: Sequence[Source],
     alphas: Sequence[str] = (),
     costs: Sequence[str] = (),
 ) -> list[Scene]:
@@ -189,10 +188,7 @@ def scenes(
     if drafts and not targets:
         raise InputError(f"--draft {drafts[0]}: name the target that it drafts for, or give --source {drafts[0]}:c=...")
     known = {name: read_number(c, f"--cost {name}=", 0.0) for name, c in (_named(t, "--cost") for t in costs)}
-    written = [
-        replace(s, c=known[s.name]) if s.c is None and s.name in known else s
-        for s in load_sources([*sources, *points], models=False)
-    ]
+    written = [replace(s, c=known[s.name]) if s.c is None and s.name in known else s for s in sources]
     out = []
     for name in targets or (None,):
         target = None if name is None else load_model(name)

@@ -34,7 +34,7 @@ def tune(
     from rich.console import Console
 
     from specplan import units
-    from specplan.cli.source_option import Place, scenes
+    from specplan.cli.source_option import Place, load_sources, scenes
     from specplan.decide import tune as plan
     from specplan.errors import InputError
     from specplan.report import json_document, tune_report
@@ -73,7 +73,8 @@ def tune(
     )
     many = sum(text.count(",") + 1 for text in alpha) > 1 and not any("=" in text for text in alpha)
     given = [] if many else alpha
-    (scene,) = scenes(place, [] if target is None else [target], drafts=draft, sources=source, alphas=given)
+    written = load_sources(source, models=False)
+    (scene,) = scenes(place, [] if target is None else [target], drafts=draft, sources=written, alphas=given)
     load = {"kappa_max": kappa_max, "batch": batch, "context_len": place.context_len}
     free = [entry for entry in scene.placed if not entry[0].source.has_acceptance]
     known = [entry for entry in scene.placed if entry[0].source.has_acceptance]

@@ -22,6 +22,7 @@ def measured_source(
     overhead: float | None = None,
     widths: Sequence[tuple[int, float]] = (),
     batch: int | None = None,
+    kappa: int | None = None,
 ) -> Source:
     """A measured source: its acceptance by position, draft lengths and coverage, and what is known of its cost.
 
@@ -32,6 +33,8 @@ def measured_source(
         How the source is spelled in full, where `m` calls it otherwise.
     c, verify, overhead, widths, batch
         As in `Source`, measured with it.
+    kappa : int, optional
+        Draft length that was asked for, where the drafts themselves do not tell theirs.
 
     Examples
     --------
@@ -70,10 +73,10 @@ def measured_source(
         hit=None,
         continuation=None,
         coverage=ALWAYS if m.coverage is None else Range.at(m.coverage),
-        emitted=None if emitted is None or m.coverage == 0 else Range.at(emitted),
+        emitted=None if emitted is None else Range.at(emitted),
         drafted=None if counts or rates else m.draft_len,
         lengths=tuple(counts.get(n, 0) / drafts for n in range(1, longest + 1)) if drafts else (),
-        kappa=None if rates or m.draft_len is None else max(1, round(m.draft_len)),
+        kappa=None if rates else kappa if m.draft_len is None else max(1, round(m.draft_len)),
         nodes=_padded_nodes(m.tally),
         c=c,
         verify=verify,
@@ -84,6 +87,18 @@ def measured_source(
         c_origin=c_origin,
         verify_origin="measured",
     )
+
+
+def shortest_measured(sources: Sequence[Source]) -> int | None:
+    """Least mean draft length of sources that were all measured: where a plane that shows them stands.
+
+    >>> shortest_measured([Source(name="a", kind="ngram", lengths=(0.5, 0.5)), Source(name="b", kind="ngram")]) is None
+    True
+    """
+    means = [s.mean_length for s in sources if s.lengths or s.coverage.high == 0]
+    if len(means) < len(sources):
+        return None
+    return min((max(1, round(mean)) for mean in means if mean is not None), default=None)
 
 
 def _padded_nodes(tally: Tally | None) -> int | None:
@@ -182,7 +197,7 @@ def _of_row(row: Mapping[str, Any], where: str) -> Source:
             )
             for r in row.get("by_draft_len") or ()
         ),
-        draft_len=mean_length if mean_length is not None else number("num_speculative_tokens") or number("kappa"),
+        draft_len=mean_length,
     )
     if measured.alpha.value is None and measured.tokens_per_drafted_step is None and not measured.coverage == 0:
         raise InputError(f"{where}: source {name!r}: neither alpha nor tokens per drafted step is known")
@@ -196,5 +211,9 @@ def _of_row(row: Mapping[str, Any], where: str) -> Source:
         cost = {"c": number("c", point), "c_origin": point.get("c_origin", "assumed")}
     batch = number("mean_batch")
     return measured_source(
-        measured, spelling=str(row.get("spelling") or ""), batch=None if batch is None else max(1, round(batch)), **cost
+        measured,
+        spelling=str(row.get("spelling") or ""),
+        batch=None if batch is None else max(1, round(batch)),
+        kappa=count("num_speculative_tokens") or count("kappa"),
+        **cost,
     )

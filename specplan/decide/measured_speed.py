@@ -213,5 +213,6 @@ def plane_source(speed: MeasuredSpeed) -> Placed:
         verify=speed.v,
         overhead=speed.draft_step_ratio if speed.c is None else None,
         widths=speed.widths,
+        kappa=speed.kappa,
     )
     return placed(source, kappa=speed.kappa)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from specplan.propose.protocol import Proposer
-from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource, TokenSource
+from specplan.propose.rules import NgramSource, OwnSource, SglangNgramSource, SuffixSource, TokenSource
 
 NO_LIMIT: Final = 2**31 - 1
 
@@ -25,3 +25,5 @@ def proposer_of(source: TokenSource) -> tuple[Proposer, int, int]:
             from specplan.propose.sglang_ngram import SglangNgram
 
             return SglangNgram(source.engine_rule()), source.budget - 1, NO_LIMIT
+        case OwnSource():
+            return source.proposer(), source.k, source.len or NO_LIMIT

@@ -1,5 +1,6 @@
 """The rules of matchers, one frozen class each, with the engines' defaults."""
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -8,6 +9,7 @@ from specplan.errors import InputError
 
 if TYPE_CHECKING:
     from specplan.propose.ngram import NgramRule
+    from specplan.propose.protocol import Proposer
     from specplan.propose.sglang_rule import SglangRule
 
 NGRAM_RULES: Final = ("vllm-v1", "vllm-v2", "vllm-ngram-gpu", "transformers", "latest")
@@ -265,5 +267,66 @@ class SglangNgramSource:
         )
 
 
-TokenSource: TypeAlias = NgramSource | SuffixSource | SglangNgramSource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSource:
+    """Any class that answers `specplan.propose.protocol.Proposer`, by where Python finds it.
+
+    Attributes
+    ----------
+    kind : str
+        ``package.module:Class``; it is made without arguments.
+    k : int
+        Tokens asked for per step.
+    len : int or None
+        Longest request in tokens.
+    """
+
+    kind: str
+    k: int = 3
+    len: int | None = None
+
+    @property
+    def spelling(self) -> str:
+        """Complete spelling.
+
+        >>> OwnSource(kind="mine.drafts:Last", k=5).spelling
+        'mine.drafts:Last:k=5'
+        """
+        return f"{self.kind}:k={self.k}" + ("" if self.len is None else f",len={self.len}")
+
+    @property
+    def short(self) -> str:
+        """The same."""
+        return self.spelling
+
+    @property
+    def shares_store(self) -> bool:
+        """Nothing is known of it, so that requests stay in their order."""
+        return True
+
+    def proposer(self) -> "Proposer":
+        """A fresh one.
+
+        Raises
+        ------
+        InputError
+            Where there is no such class, or it does not answer the protocol.
+        """
+        from specplan.propose.protocol import Proposer
+
+        module, _, name = self.kind.partition(":")
+        try:
+            made = getattr(importlib.import_module(module), name)()
+        except (ImportError, AttributeError, TypeError) as error:
+            raise InputError(f"source {self.spelling!r}: cannot be made: {error}") from None
+        if not isinstance(made, Proposer):
+            missing = [m for m in dir(Proposer) if not m.startswith("_") and not hasattr(made, m)]
+            raise InputError(
+                f"source {self.spelling!r}: does not answer specplan.propose.protocol.Proposer; it lacks "
+                f"{', '.join(missing)}"
+            )
+        return made
+
+
+TokenSource: TypeAlias = NgramSource | SuffixSource | SglangNgramSource | OwnSource
 """A source that needs token ids and nothing else."""

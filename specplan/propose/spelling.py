@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Final, get_type_hints
 
 from specplan.errors import InputError
-from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource, TokenSource
+from specplan.propose.rules import NgramSource, OwnSource, SglangNgramSource, SuffixSource, TokenSource
 from specplan.units import read_number, read_whole
 from specplan.values.source import FREE, METHODS, NO_SOURCE, Range, Source
 
@@ -48,6 +48,8 @@ _RULES: Final[Mapping[str, type[NgramSource] | type[SuffixSource] | type[SglangN
 }
 _RUNNERS: Final = {"vllm-v1": "ngram-host", "vllm-v2": "ngram", "vllm-ngram-gpu": "ngram-gpu"}
 """vLLM's runner of each n-gram rule that names one."""
+_OWN: Final = re.compile(r"([A-Za-z_][\w.]*:[A-Za-z_]\w*)(?::(.*))?")
+"""A proposer of the user's own, ``package.module:Class``."""
 _ALIASES: Final = {"ngram_gpu": "ngram-gpu", "nextn": "mtp"}
 
 
@@ -66,9 +68,12 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
     """
     head, _, rest = text.partition(":")
     name = head.strip()
-    if name not in (*METHODS, *_ALIASES, *FREE):  # a path may hold colons; options hold an equals sign
-        head, _, rest = text.rpartition(":")
-        name, rest = (head.strip(), rest) if "=" in rest else (text.strip(), "")
+    if name not in (*METHODS, *_ALIASES, *FREE):
+        if (own := _OWN.fullmatch(text.strip())) is not None:
+            name, rest = own[1], own[2] or ""
+        else:  # a path may hold colons; options hold an equals sign
+            head, _, rest = text.rpartition(":")
+            name, rest = (head.strip(), rest) if "=" in rest else (text.strip(), "")
     options: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -108,9 +113,9 @@ def read_source(text: str, kappa: int | None = None) -> Source:
     name, options = split_source(text)
     if name == "none" and not options:
         return NO_SOURCE
-    kind = name if name in METHODS else "free" if name in FREE else "model"
+    kind = name if name in METHODS else "free" if name in FREE else "proposer" if _OWN.fullmatch(name) else "model"
     own = [f.name for f in fields(_RULES[kind]) if f.name != "k"] if kind in _RULES else []
-    own += DRAFT_KEYS if kind in ("draft", "model") else ()
+    own += DRAFT_KEYS if kind in ("draft", "model") else ("len",) if kind == "proposer" else ()
     for key in options:
         if key not in KEYS and key not in own:
             near = get_close_matches(key, (*KEYS, *own), n=1)
@@ -197,6 +202,9 @@ def rule_of(source: Source) -> TokenSource:
     >>> rule_of(read_source("ngram:min=2,max=5,alpha=.7"))
     NgramSource(min=2, max=5, k=3, rule='vllm-v1', len=None)
     """
+    if source.kind == "proposer":
+        length = {} if source.kappa is None else {"k": source.kappa}
+        return OwnSource(kind=source.name, **length, **_typed(OwnSource, source.options or {}, source.text))
     rule = _RULES.get(source.kind)
     if rule is None:
         near = get_close_matches(source.name, _RULES, n=1)

@@ -12,7 +12,7 @@ import numpy as np
 from specplan.errors import InputError
 from specplan.propose.build import NO_LIMIT, proposer_of
 from specplan.propose.protocol import EMPTY, Draft, Proposer
-from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource, TokenSource
+from specplan.propose.rules import NgramSource, OwnSource, SglangNgramSource, SuffixSource, TokenSource
 from specplan.propose.steps import Steps
 from specplan.replay.requests import RecordedRequest, TokenArray
 
@@ -247,6 +247,9 @@ def steps_of(source: TokenSource, requests: Sequence[RecordedRequest], *, concur
             steps = sglang_replay(stream, starts, prompts, SglangNgram(source.engine_rule()), concurrency=concurrency)
             # With the engine's quirks a row of padding may be accepted (it drafts token 0): then it was a draft.
             return replace(steps, drafted=np.maximum(steps.drafted, steps.accepted))
+
+        case OwnSource():
+            return driven(source, requests, concurrency=concurrency)
 
 
 def driven(

@@ -149,10 +149,11 @@ def print_engine(speeds: Sequence[EngineSpeed], runner: str, console: Console) -
 
 def draw_measurement(speeds: Sequence[MeasuredSpeed], path: Path, title: str) -> None:
     """The plane with every measured source as a point."""
+    from specplan.decide.documents import shortest_measured
     from specplan.decide.plane import plane
     from specplan.report.picture import save
     from specplan.report.plane_plot import draw_planes
 
-    kappas = sorted(s.kappa for s in speeds)
-    drawn = plane([plane_source(s) for s in speeds], kappa=kappas[0])
+    points = [plane_source(s) for s in speeds]
+    drawn = plane(points, kappa=shortest_measured([p.source for p in points]) or min(s.kappa for s in speeds))
     save(draw_planes([drawn], title=title), path, title)

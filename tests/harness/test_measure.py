@@ -150,6 +150,14 @@ def test_prediction_equals_measurement_where_the_law_and_the_times_are_the_model
     assert (point.alpha, point.c, point.coverage) == (1.0, pytest.approx(1.0), 1.0)
 
 
+def test_a_proposer_of_ones_own_is_measured_by_its_name(target: Llama, tmp_path: Path) -> None:
+    texts = ("own_proposer:LastToken:k=3", "ngram:min=1,max=1,k=3,rule=latest")
+    sources = [read_source(text) for text in texts]
+    found = measure(target, sources, REQUESTS, tmp_path, settings=SETTINGS)
+    own, same = ({s.measured.tag: s.measured.tally for s in found.speeds if s.measured.source == t} for t in texts)
+    assert {tag: t.accepted_histogram for tag, t in own.items()} == {t: n.accepted_histogram for t, n in same.items()}
+
+
 def test_steps_without_a_draft_count_as_plain_ones() -> None:
     rows = steps(2, [2, 0], (0.0, 0.01, 0.0)) + steps(0, [0, 0], (0.0, 0.01, 0.0))
     measured = summarise(Tally.of_steps(rows), source="s")

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specplan.decide.measured import summarise
+from specplan.errors import InputError
 from specplan.propose.rules import NgramSource, SglangNgramSource, SuffixSource
+from specplan.propose.spelling import parse_source
 from specplan.propose.steps import join
 from specplan.propose.suffix_replay import replay as suffix_replay
 from specplan.replay.counts import counts_per_request, tallies_by_tag, total_of
@@ -212,3 +214,26 @@ def test_totals_are_those_of_arctics_cache(
         prefill_emits=0,
     )
     assert (len(steps), int(steps.drafted.sum()), int(steps.accepted.sum())) == totals
+
+
+@given(traces, st.integers(1, 4), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_proposer_of_ones_own_runs_by_its_name(trace: list, k: int, concurrency: int) -> None:
+    requests = [request(p, r) for p, r in trace]
+    own = steps_of(parse_source(f"own_proposer:LastToken:k={k}"), requests, concurrency=concurrency)
+    same = steps_of(parse_source(f"ngram:min=1,max=1,k={k},rule=latest"), requests)
+    assert [own.drafted.tolist(), own.accepted.tolist()] == [same.drafted.tolist(), same.accepted.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere.at.all:Class", "No module named 'nowhere'"),
+        ("own_proposer:Absent", "no attribute 'Absent'"),
+        ("collections:OrderedDict", "it lacks check_integrity, extend"),
+        ("collections:namedtuple", "cannot be made"),
+    ],
+)
+def test_what_is_no_proposer_says_why(name: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        steps_of(parse_source(name), [request([1], [1, 2, 3])])
