@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.cost import require_ranks
+from specplan.decide.ranks import require_ranks
 from specplan.decide.sensitivity import Swing, sensitivity
 from specplan.decide.source import emitted
 from specplan.decide.step_setting import (
@@ -296,7 +296,7 @@ def _cells(
         per_token = float(step.per_token_s[i])
         per_gpu = batch / per_token / setting.on.tp
         verdict = "does not pay" if ends.speedup_high[i] < 1 else "uncertain"
-        if ends.speedup_low[i] > 1 and setting.on.layer != "bound":  # a real draft costs more than its bound
+        if ends.speedup_low[i] > 1 and setting.on.layer != "roofline":  # a real draft costs more than its bound
             verdict = "pays"
         price, power = setting.price_per_hour, setting.on.accelerator.tdp_w
         found.append(
@@ -351,7 +351,7 @@ def _ends(
 ) -> _Ends:
     """Ends of each figure: of the source's ranges with the error band, or between the two bounds."""
     band = 1 + (error_band(setting.on, setting.tables) or 0.0)
-    slow = replace(setting, on=other_bound(setting.on)) if setting.on.layer == "bound" else setting
+    slow = replace(setting, on=other_bound(setting.on)) if setting.on.layer == "roofline" else setting
     low_end, high_end = source.ends()
     worst, best = (times(at, end, of, batch, context, kappa) for at, end in ((slow, low_end), (setting, high_end)))
     fast_plain, slow_plain = (times(at, NO_SOURCE, of, batch, context, 0).step_s for at in (setting, slow))
@@ -474,7 +474,7 @@ def _best_at_first(
 def _assumptions(setting: Setting, sources: Sequence[Source], plain: Pool) -> tuple[str, ...]:
     on = setting.on
     layer = {
-        "bound": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
+        "roofline": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
         "bounds (everything overlapped, nothing overlapped); launches and latencies, which they leave out, weigh most "
         "on small drafts, so the bound never says that a source pays",
         "modelled": f"times by the additive law, calibrated ({on.calibration.card}: {on.calibration.source})",

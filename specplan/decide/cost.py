@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from specplan.decide.engine_cost import EngineCost, engine_cost
+from specplan.decide.pricing import drafts_in_one_pass
+from specplan.decide.ranks import require_ranks
 from specplan.errors import InputError
 from specplan.formulas import kv_cache, parameters, roofline
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.indifference import break_even_alpha, free_draft_tie
 from specplan.formulas.speedup import speedup
 from specplan.memory.plain import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, PlainPool, plain_pool
+from specplan.timing.roofline import ridge
 from specplan.units import LARGEST_COUNT, format_bytes, format_gib
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
-from specplan.values.model import Attention, CompressedAttention, LatentAttention, Model
+from specplan.values.model import Model
+
+DEFAULT_CONTEXT: Final = 2048
+"""Cached tokens per request where none are given, in every command; the chapter's figures count none."""
 
 NOT_MODELED: Final = (
     "achieved bandwidth below peak, kernel launches, collectives, sampling and host time (see compare)",
@@ -186,8 +192,8 @@ def cost(
         return plain_pool(models, available, length=length, tp=tp, kv_format=kv_format)
 
     positions = int(roofline.verified_positions(batch, kappa))
-    ridge = _ridge(target, accelerator)
-    warnings = (*_warnings(target, draft, length, context_len), *_ridge_warning(positions, ridge))
+    border = ridge(target, accelerator)
+    warnings = (*_warnings(target, draft, length, context_len), *_ridge_warning(positions, border))
     if memory_source == "auto" and memory_read == "driver":
         warnings += (f"{accelerator.name}'s memory as torch sees it is unknown: the driver's is used, up to 3% high",)
     beside = None
@@ -200,6 +206,9 @@ def cost(
             engine_version=engine_version,
             tp=tp,
             kappa=kappa,
+            alpha=alpha,
+            batch=batch,
+            context_len=context_len or DEFAULT_CONTEXT,
             length=length if max_model_len is not None or not context_len else context_len,
             gpu_memory_utilization=gpu_memory_utilization,
             kv_format=kv_format,
@@ -228,7 +237,7 @@ def cost(
         pool_with_draft=None if draft is None else pool(target, draft),
         engine=beside,
         verified_positions=positions,
-        ridge_positions=ridge,
+        ridge_positions=border,
         assumptions=_assumptions(target, draft, share, memory_read, workspace_bytes, context_len),
         warnings=warnings,
     )
@@ -248,43 +257,6 @@ def _check(*, kappa: int, alpha: float | None, batch: int, context_len: int, uti
         raise InputError(f"--context {context_len}: must be at least 0")
     if not 0 < utilization <= 1:
         raise InputError(f"--gpu-memory-utilization {utilization}: must lie in (0, 1]")
-
-
-def require_ranks(model: Model, tp: int) -> None:
-    """Refuse a degree that engines refuse: it must divide the query heads, and divide or be divided by the kv heads.
-
-    Raises
-    ------
-    InputError
-        Naming the degree, the heads and degrees that would do.
-
-    Examples
-    --------
-    >>> from specplan.specs.catalog import load_model
-    >>> require_ranks(load_model("phi-4"), 8)
-    Traceback (most recent call last):
-    specplan.errors.InputError: --tensor-parallel-size 8 neither divides the 10 key-value heads of phi-4 nor is a ...
-    """
-    if tp < 1:
-        raise InputError(f"--tensor-parallel-size {tp}: must be at least 1")
-    for mixer in {layer.mixer for layer in model.layers}:
-        if not isinstance(mixer, (Attention, LatentAttention, CompressedAttention)):
-            continue
-        if mixer.heads % tp:
-            raise InputError(
-                f"--tensor-parallel-size {tp} does not divide the {mixer.heads} attention heads of {model.name}; "
-                f"use one of {', '.join(str(d) for d in range(1, mixer.heads + 1) if mixer.heads % d == 0)}"
-            )
-        if isinstance(mixer, Attention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
-            raise InputError(
-                f"--tensor-parallel-size {tp} neither divides the {mixer.kv_heads} key-value heads of {model.name} "
-                "nor is a multiple of them"
-            )
-
-
-def drafts_in_one_pass(draft: Model) -> bool:
-    """Whether a head drafts all its tokens in one pass instead of one pass each."""
-    return draft.draft_method in ("dflash", "medusa")
 
 
 def _check_draft_tp(draft: Model, tp: int, draft_tp: int | None) -> None:
@@ -384,25 +356,6 @@ def _answers(
     gain = float(speedup(alpha, kappa, c, verify))
     dagger = float(free_draft_tie(alpha, kappa, c, verify, free_verify=verify))
     return break_even, emitted, gain, None if math.isnan(dagger) else dagger
-
-
-def _arithmetic_format(model: Model, accelerator: Accelerator) -> str | None:
-    """Format in which the card multiplies the model's weights: fp8 and int8 natively, weight-only ones in 16 bits."""
-    stored = (model.quantization or model.weight_format).name
-    for native in ("fp8", "int8"):
-        if stored.startswith(native) and native in accelerator.flops:
-            return native
-    if model.weight_format.name in accelerator.flops:
-        return model.weight_format.name
-    return None
-
-
-def _ridge(target: Model, accelerator: Accelerator) -> float | None:
-    arithmetic = _arithmetic_format(target, accelerator)
-    if arithmetic is None:
-        return None
-    bytes_per_param = parameters.streamed_bytes(target) / parameters.streamed_params(target)
-    return float(roofline.ridge_positions(accelerator.flops[arithmetic], accelerator.bandwidth, bytes_per_param))
 
 
 def _ridge_warning(positions: int, ridge: float | None) -> tuple[str, ...]:

@@ -1,8 +1,14 @@
 """What `specplan cost` shows beside the chapter's figures: the same question inside a serving engine."""
 
+import math
 from dataclasses import dataclass
 
+from specplan.decide.pricing import Pair, prices
+from specplan.decide.step_setting import error_band
+from specplan.formulas.indifference import break_even_alpha
+from specplan.formulas.speedup import speedup
 from specplan.memory.pool import Drafting, Pool, Serving, pool
+from specplan.timing.step_time import machine
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -18,10 +24,31 @@ class EngineCost:
         Of the target alone.
     pool_with_draft : Pool or None
         Started for the draft, with its slots.
+    context_len : int
+        Cached tokens per request of the times.
+    plain_s : float or None
+        A plain step of the batch; times are None where the card and its family have no constants.
+    c, verify : float or None
+        Draft passes per drafted token, and the verify step, over the plain step; None without a draft.
+    alpha_break_even, speedup : float or None
+        As the chapter's, with these.
+    speedup_low, speedup_high : float or None
+        With the layer's error band.
+    notes : tuple of str
+        What was borrowed or assumed.
     """
 
     pool: Pool
     pool_with_draft: Pool | None
+    context_len: int
+    plain_s: float | None
+    c: float | None
+    verify: float | None
+    alpha_break_even: float | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    notes: tuple[str, ...]
 
     @property
     def fits(self) -> bool:
@@ -38,11 +65,14 @@ def engine_cost(
     engine_version: str | None = None,
     tp: int = 1,
     kappa: int = 3,
+    alpha: float | None = None,
+    batch: int = 1,
+    context_len: int = 2048,
     length: int,
     gpu_memory_utilization: float | None = None,
     kv_format: NumberFormat | None = None,
 ) -> EngineCost:
-    """Ask `memory` what `specplan blocks` says, for requests of `length` tokens.
+    """Ask `memory` for requests of `length` tokens, and `timing` for steps of `batch` requests of `context_len`.
 
     Examples
     --------
@@ -63,4 +93,28 @@ def engine_cost(
     if draft is not None:
         drafting = Drafting(method=draft.draft_method or "model", kappa=kappa, model=draft)
         with_draft = pool(target, accelerator, serving, length, drafting)
-    return EngineCost(pool=pool(target, accelerator, serving, length), pool_with_draft=with_draft)
+    found, band = None, 0.0
+    notes: tuple[str, ...] = ()
+    if accelerator.calibration is not None:
+        pair = Pair(target=target, accelerator=accelerator, draft=draft, tp=tp, kv_format=kv_format, engine=engine)
+        found = prices(pair, positions=kappa + 1, batch=batch, context_len=context_len)
+        on = machine(accelerator, engine, tp)
+        notes, band = on.notes, error_band(on) or 0.0
+    gain, even = None, None
+    if found is not None and found.c is not None:
+        border = float(break_even_alpha(kappa, found.c, found.verify))
+        even = None if math.isnan(border) else border
+        gain = None if alpha is None else float(speedup(alpha, kappa, found.c, found.verify))
+    return EngineCost(
+        pool=pool(target, accelerator, serving, length),
+        pool_with_draft=with_draft,
+        context_len=context_len,
+        plain_s=None if found is None else found.plain_s,
+        c=None if found is None else found.c,
+        verify=None if found is None or found.c is None else found.verify,
+        alpha_break_even=even,
+        speedup=gain,
+        speedup_low=None if gain is None else gain / (1 + band),
+        speedup_high=None if gain is None else gain * (1 + band),
+        notes=notes,
+    )

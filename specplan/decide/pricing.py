@@ -1,33 +1,32 @@
-"""c and the verify factor of a target and a draft on a card, at any batch and context.
+"""c and the verify factor of a target and a draft on a card, at any batch and context: one time model for all commands.
 
-Two ways to time a pass: ``roofline`` (what must be read and computed at the card's peaks, with the c of
-`specplan.decide.cost`) and ``modelled`` (measured efficiencies, launches and host time under an engine, of
-`specplan.timing.step_time`).
+Passes are timed by `specplan.timing` in the layer that the user names: ``roofline`` (reading and computing at the peaks
+of the card), ``modelled`` (measured efficiencies, launches and host time under an engine) or ``measured`` (tables).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from specplan.decide.cost import cost
+from specplan.decide.ranks import require_ranks
 from specplan.decide.source import Placed
 from specplan.errors import InputError
-from specplan.formulas import parameters
 from specplan.formulas.speedup import verify_factor
 from specplan.formulas.step import pass_shape
 from specplan.timing.draft_time import model_draft_s
+from specplan.timing.measured_steps import MeasuredTable
+from specplan.timing.roofline import ridge
 from specplan.timing.step_time import host_time, machine, pass_time
+from specplan.values.draft_methods import draft_method
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 
-LAYERS: Final = ("roofline", "modelled")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A target, perhaps a draft model, and what they run on; `layer` is one of `LAYERS`."""
+    """A target, perhaps a draft model, and what they run on; tables by the models' names, for the measured layer."""
 
     target: Model
     accelerator: Accelerator
@@ -36,6 +35,11 @@ class Pair:
     kv_format: NumberFormat | None = None
     layer: str = "roofline"
     engine: str = "vllm"
+    tables: Mapping[str, MeasuredTable] | None = None
+
+    def table(self, name: str) -> MeasuredTable | None:
+        """Measured table of a model."""
+        return None if self.tables is None else self.tables.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ class Prices:
     verify : float
         One target pass over the given positions per request.
     plain_s : float
-        The plain pass itself, seconds, at the roofline.
+        The plain step itself, seconds.
     ridge : float or None
         Positions per pass at which the target's matmuls turn compute-bound; None where the card's rate is unknown (then
         only bytes are counted).
@@ -113,54 +117,43 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
     Raises
     ------
     InputError
-        For an unknown layer, or what `specplan.decide.cost.cost` refuses.
+        For an unknown layer, a measured one without tables, or ranks that a model cannot take.
 
     Notes
     -----
-    ``roofline``: a pass takes the longer of reading (weights, of routed experts the distinct ones that its positions
-    touch, and cache) and computing (positions over the ridge, times the reading of one token's weights). Below the
-    ridge c is that of `specplan.decide.cost`. ``modelled``: a plain step is a pass and the host time between passes;
-    c is the mean of the draft's passes as the engine runs them.
+    A plain step is a pass and the host time between passes; c is the mean over a draft's tokens, as the engine runs its
+    passes (at the roofline each token is one pass, or all are). The time is that of `specplan.decide.step_source`.
     """
-    if pair.layer not in LAYERS:
-        raise InputError(f"unknown layer {pair.layer!r}; one of {', '.join(LAYERS)}")
-    report = cost(
-        pair.target,
-        pair.accelerator,
-        draft=pair.draft,
-        tp=pair.tp,
-        kappa=max(positions - 1, 1),
-        batch=batch,
-        context_len=context_len,
-        max_model_len=max(context_len, 1),
-        kv_format=pair.kv_format,
-    )
-    if pair.layer == "modelled":
-        return _modelled(pair, positions, batch, context_len, report.ridge_positions)
-    weights_s = _one_token_s(pair.target, pair)
-    read_s = report.target.decode_floor_s
-    plain_s = max(read_s, _compute_s(batch, report.ridge_positions, weights_s))
-    wide_read_s = read_s * (report.verify_factor if positions > 1 else 1.0)
-    wide_s = max(wide_read_s, _compute_s(batch * positions, report.ridge_positions, weights_s))
+    if batch < 1:
+        raise InputError(f"--batch {batch}: must be at least 1")
+    if context_len < 0:
+        raise InputError(f"--context {context_len}: must be at least 0")
+    require_ranks(pair.target, pair.tp)
+    on = machine(pair.accelerator, pair.engine, pair.tp, pair.layer)
+    shape = pass_shape(pair.target, pair.tp, pair.kv_format)
+    table = pair.table(pair.target.name)
+    plain_s = float(pass_time(on, shape, batch, 1, context_len, table=table).total_s + host_time(on, batch))
+    wide_s = pass_time(on, shape, batch, positions, context_len, table=table).total_s
+    verify = float(wide_s + host_time(on, batch, drafted=True)) / plain_s
     c = None
-    if pair.draft is not None and report.draft is not None:
-        ridge = cost(pair.draft, pair.accelerator, tp=pair.tp, kappa=1, max_model_len=1).ridge_positions
-        # a head without an output head of its own computes its target's too
-        share = report.draft.streamed_params / max(parameters.streamed_params(pair.draft), 1.0)
-        compute_s = _compute_s(batch, ridge, share * _one_token_s(pair.draft, pair))
-        c = max(report.draft.decode_floor_s, compute_s) / plain_s
-    # No pass costs more than its positions one by one; rounding must not say so.
-    verify = min(wide_s / plain_s, float(positions))
-    return Prices(c=c, verify=verify, plain_s=plain_s, ridge=report.ridge_positions)
-
-
-def _one_token_s(model: Model, pair: Pair) -> float:
-    """Seconds in which one rank reads the weights that one token needs."""
-    return parameters.streamed_bytes(model, 1, pair.tp) / pair.accelerator.bandwidth
-
-
-def _compute_s(positions: int, ridge: float | None, weights_s: float) -> float:
-    return 0.0 if ridge is None else positions / ridge * weights_s
+    if pair.draft is not None:
+        require_ranks(pair.draft, pair.tp)
+        k = max(positions - 1, 1)
+        drafted = pass_shape(pair.draft, pair.tp, pair.kv_format, head_of=pair.target)
+        draft_s = model_draft_s(
+            on,
+            drafted,
+            batch,
+            k,
+            context_len,
+            own_head=not pair.draft.draft_method,
+            parallel=drafts_in_one_pass(pair.draft),
+            table=pair.table(pair.draft.name),
+        )
+        c = float(draft_s) / k / plain_s
+    # At the roofline no pass costs more than its positions one by one; rounding must not say so.
+    verify = min(verify, float(positions)) if pair.layer == "roofline" else verify
+    return Prices(c=c, verify=verify, plain_s=plain_s, ridge=ridge(pair.target, pair.accelerator, on.engine.native))
 
 
 def price_notes(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -173,8 +166,8 @@ def price_notes(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if setting.ridge is None:
             return (), ()
         return ("a pass costs the same up to the ridge and rises in proportion beyond",), ()
-    if setting.pair.layer == "modelled":
-        on = machine(setting.pair.accelerator, setting.pair.engine, setting.pair.tp, "modelled")
+    if setting.pair.layer != "roofline":
+        on = machine(setting.pair.accelerator, setting.pair.engine, setting.pair.tp, setting.pair.layer)
         engine = f"passes as {on.engine.name} {on.engine.version} runs them on {on.accelerator.name}"
         return (engine, *on.notes), ("what a matcher takes on the host (see compare)",)
     return (
@@ -183,15 +176,6 @@ def price_notes(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def _modelled(pair: Pair, positions: int, batch: int, context_len: int, ridge: float | None) -> Prices:
-    on = machine(pair.accelerator, pair.engine, pair.tp, "modelled")
-    shape = pass_shape(pair.target, pair.tp, pair.kv_format)
-    plain_s = float(pass_time(on, shape, batch, 1, context_len).total_s + host_time(on, batch))
-    wide_s = float(pass_time(on, shape, batch, positions, context_len).total_s + host_time(on, batch, drafted=True))
-    c = None
-    if pair.draft is not None and positions > 1:
-        drafted = pass_shape(pair.draft, pair.tp, pair.kv_format, head_of=pair.target)
-        own_head = pair.draft.head and pair.draft.embedding
-        draft_s = model_draft_s(on, drafted, batch, positions - 1, context_len, own_head=own_head)
-        c = float(draft_s) / (positions - 1) / plain_s
-    return Prices(c=c, verify=wide_s / plain_s, plain_s=plain_s, ridge=ridge)
+def drafts_in_one_pass(draft: Model) -> bool:
+    """Whether a head drafts all its tokens in one pass instead of one pass each."""
+    return bool(draft.draft_method) and draft_method(draft.draft_method).one_pass

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.cost import require_ranks
 from specplan.decide.engine_configuration import (
     ENGINES,
     HEAD_PATH,
@@ -21,6 +20,7 @@ from specplan.decide.engine_configuration import (
     engine_warnings,
     prediction_modules,
 )
+from specplan.decide.ranks import require_ranks
 from specplan.decide.source import most_kappa
 from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, pool_of, times
 from specplan.decide.step_source import Loads, loads, on_engine

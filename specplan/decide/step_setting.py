@@ -54,7 +54,7 @@ def error_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -
     >>> error_band(machine(load_accelerator("h100-sxm"))), error_band(machine(load_accelerator("mi355x")))
     (0.1, 0.25)
     """
-    if on.layer == "bound":
+    if on.layer == "roofline":
         return None
     if on.layer == "measured":
         return max((t.worst_residual for t in (tables or {}).values()), default=0.0)

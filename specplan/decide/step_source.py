@@ -274,7 +274,7 @@ def _draft_s(
     verify_s: FloatArray,
     table: MeasuredTable | None,
 ) -> FloatArray:
-    if source.kind == "none" or (on.layer in ("bound", "upper") and not source.is_model):
+    if source.kind == "none" or (on.layer in ("roofline", "upper") and not source.is_model):
         return np.zeros_like(batch)  # matchers are timed, not bounded by peaks
     match source.kind:
         case "free":

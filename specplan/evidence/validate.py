@@ -294,7 +294,7 @@ class _Table:
         # Marginal cost of one more drafted token, which is what publishers measure.
         one_more = self._draft_s(row, 3) - self._draft_s(row, 2)
         yield "draft cost c", "", one_more / self._pass_s(row), row["published"]
-        bound = replace(self._on(row), layer="bound")
+        bound = replace(self._on(row), layer="roofline")
         draft = pass_time(bound, self._shape(row, "draft"), row["batch"], 1, row["draft_context"]).total_s
         target = pass_time(bound, self._shape(row), row["batch"], 1, row["context"]).total_s
         yield "c from the bound alone", "", float(draft / target), row["published"]

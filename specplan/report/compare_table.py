@@ -81,7 +81,7 @@ def _columns(r: CompareReport, width: int) -> list[tuple[str, Callable[[Cell], s
         ("draft", lambda c: _ms(c.draft_s)),
         ("verify", lambda c: _ms(c.verify_s)),
         ("step", lambda c: _ms(c.step_s)),
-        ("ms/token", _per_token_of_bounds if r.layer == "bound" else lambda c: _ms(c.per_token_s)),
+        ("ms/token", _per_token_of_bounds if r.layer == "roofline" else lambda c: _ms(c.per_token_s)),
         ("tok/s req", lambda c: f"{c.tokens_s_request:,.0f}"),
         ("tok/s GPU", lambda c: f"{c.tokens_s_gpu:,.0f}"),
         ("speedup", _speedup),

@@ -86,6 +86,16 @@ def pool_document(p: Pool) -> dict[str, Any]:
 
 def _engine(e: EngineCost) -> dict[str, Any]:
     return {
+        "layer": None if e.plain_s is None else "modelled",
+        "context": e.context_len,
+        "plain_s": e.plain_s,
+        "c": e.c,
+        "verify_factor": e.verify,
+        "alpha_break_even": e.alpha_break_even,
+        "speedup": e.speedup,
+        "speedup_low": e.speedup_low,
+        "speedup_high": e.speedup_high,
+        "notes": e.notes,
         "pool": pool_document(e.pool),
         "pool_with_draft": None if e.pool_with_draft is None else pool_document(e.pool_with_draft),
     }
@@ -188,9 +198,21 @@ def _pool_rows(table: Table, r: CostReport) -> None:
 
 
 def _engine_rows(table: Table, r: CostReport) -> None:
-    if r.engine is None:
+    e = r.engine
+    if e is None:
         return
-    held = [p for p in (r.engine.pool, r.engine.pool_with_draft) if p is not None]
+    kappa = r.num_speculative_tokens
+    if e.plain_s is not None:
+        table.add_row("plain step", format_seconds(e.plain_s), "", "modelled")
+    if e.c is not None and e.verify is not None:
+        table.add_row("c, drafting a token / a plain step", "", f"{e.c:.4f}", "modelled")
+        table.add_row("v, verify step / a plain step", "", f"{e.verify:.4f}", "modelled")
+        even = "never" if e.alpha_break_even is None else f"{e.alpha_break_even:.4f}"
+        table.add_row(f"alpha to break even at kappa {kappa}", "", even, "modelled")
+    if e.speedup is not None:
+        ends = f"{e.speedup:.2f}x ({e.speedup_low:.2f}-{e.speedup_high:.2f})"
+        table.add_row("speedup, with its error band", "", ends, "modelled")
+    held = [p for p in (e.pool, e.pool_with_draft) if p is not None]
     mark = "derived" if held[0].prediction is None else "modelled"
     cells = [f"{p.requests:,}" for p in held]
     table.add_row(f"requests of {held[0].length:,} (see blocks)", *cells, *[""] * (2 - len(cells)), mark)
@@ -213,7 +235,8 @@ def print_cost(r: CostReport, console: Console) -> None:
     _print_table(console, (title, "target alone", "with draft" if r.draft else "", "figure is"), r, _pool_rows)
     if r.engine is not None:
         name = r.engine.pool.basis.partition(":")[0].removeprefix("blocks of ")
-        heads = (f"in {name}", "target alone", "with draft" if r.draft else "", "figure is")
+        at = f"{name}, batch {r.batch}, context {r.engine.context_len:,}"
+        heads = (at, "target alone", "with draft" if r.draft else "", "figure is")
         _print_table(console, heads, r, _engine_rows)
     for pool, who in ((r.pool, r.target.name), (r.pool_with_draft, "with the draft, it")):
         line = None if pool is None else fits_line(pool)

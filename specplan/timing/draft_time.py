@@ -80,6 +80,9 @@ def model_draft_s(
     5.92
     """
     k = np.asarray(kappa, np.float64)
+    if on.layer == "roofline":  # one pass for each token, or one for all
+        one = pass_time(on, shape, batch, branching, context_len).total_s
+        return np.asarray(np.minimum(k, 1) * one if parallel else k * one)
     wide = k + 1 if verified is None else np.asarray(verified, np.float64)
     if on.engine.draft_order == "chain":
         first_width = np.ones_like(k) * np.asarray(branching, np.float64)

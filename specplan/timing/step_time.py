@@ -1,6 +1,6 @@
 """Step time on a card under an engine, in three layers that a user chooses and always sees named.
 
-- ``bound``: the roofline of peaks; a machine can only be slower. Nothing is measured.
+- ``roofline``: at the card's peaks; a machine can only be slower. Nothing is measured.
 - ``modelled``: the additive law of `specplan.formulas.step` with what was measured on the card (or on a card of its
   family, or assumed; the notes say which) and what the engine adds: launches, host time, its own all-reduce.
 - ``measured``: a table of step times that the user or ``specplan calibrate`` brings, smoothed by the same law.
@@ -17,13 +17,18 @@ import numpy.typing as npt
 from specplan.errors import InputError
 from specplan.formulas.step import PassLoad, PassRates, PassShape, PassTerms, bound_s, pass_load, pass_terms
 from specplan.timing.measured_steps import MeasuredTable
+from specplan.timing.roofline import arithmetic_flops, roofline_s
 from specplan.timing.timed_engine import Engine, engine_named
 from specplan.values.hardware import Accelerator, Calibration
 from specplan.values.model import Model
 
 FloatArray = npt.NDArray[np.float64]
 
-LAYERS: Final = ("bound", "modelled", "measured")
+LAYERS: Final = ("roofline", "modelled", "measured")
+"""How passes may be timed; every command takes these words."""
+
+DEFAULT_LAYER: Final = "modelled"
+"""What every command takes where none is named."""
 
 ASSUMED: Final = Calibration(
     card="none",
@@ -46,33 +51,6 @@ WIDTH_FRACTION: Final = ((5.0, 0.74), (8.0, 0.87))
 Fitted on gpt-fast, Llama-2-7B int8 and int4 on an A100. Formats that the card multiplies natively are exempt."""
 
 
-def arithmetic_flops(
-    model: Model, accelerator: Accelerator, native: tuple[str, ...] = ("fp8", "int8", "nvfp4", "mxfp4")
-) -> tuple[float, str]:
-    """Peak rate at which the card multiplies the model's weights, and the format: weight-only ones in 16 bits.
-
-    Raises
-    ------
-    InputError
-        When the profile has no rate that fits.
-
-    Examples
-    --------
-    >>> from specplan.specs.catalog import load_model
-    >>> from specplan.specs.hardware import load_accelerator
-    >>> arithmetic_flops(load_model("llama3.1-8b"), load_accelerator("h100-sxm"))
-    (989000000000000.0, 'bfloat16')
-    """
-    stored = (model.quantization or model.weight_format).name
-    for name in native:
-        if stored.startswith(name) and name in accelerator.flops:
-            return accelerator.flops[name], name
-    for name in (model.weight_format.name, "bfloat16", "float16", "float32"):
-        if name in accelerator.flops:
-            return accelerator.flops[name], name
-    raise InputError(f"{accelerator.name}: the profile has no matmul rate for {model.weight_format.name} weights")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A card under an engine with some ranks: everything that passes of any model have in common.
@@ -82,7 +60,7 @@ class Machine:
     accelerator, engine, tp
         What runs.
     layer : str
-        ``bound``, ``modelled`` or ``measured``; ``upper`` is the other end of the bound (`other_bound`).
+        One of `LAYERS`; ``upper`` is the other end of the roofline (`other_bound`).
     calibration : Calibration
         The card's, with what it lacks filled from `ASSUMED`.
     notes : tuple of str
@@ -98,7 +76,7 @@ class Machine:
 
     @property
     def host_s(self) -> float:
-        """Time per step outside all passes; 0 in the bound."""
+        """Time per step outside all passes; 0 at the roofline."""
         if self.layer != "modelled":
             return 0.0
         engine = self.engine.host_s
@@ -156,7 +134,7 @@ def machine(accelerator: Accelerator, engine: str = "vllm", tp: int = 1, layer: 
 
 
 def other_bound(on: Machine) -> Machine:
-    """The machine whose bound is the sum of its peaks' times instead of the largest."""
+    """The machine whose passes take the sum of the times at its peaks instead of the longest: nothing overlaps."""
     return replace(on, layer="upper")
 
 
@@ -263,10 +241,11 @@ def pass_time(
         raise InputError(f"the model was counted for {shape.tp} ranks, the machine has {on.tp}")
     load: PassLoad = pass_load(shape, batch, width, context_len, scored)
     rates = pass_rates(on, shape.model, draft=draft)
-    lower, upper = bound_s(load, rates.bandwidth, rates.flops, rates.link_bandwidth)
+    lower = roofline_s(shape, on.accelerator, batch, width, context_len, on.engine.native)
+    _, upper = bound_s(load, rates.bandwidth, rates.flops, rates.link_bandwidth)
     terms = pass_terms(load, rates)
     match on.layer:
-        case "bound":
+        case "roofline":
             total = lower
         case "upper":
             total = upper

@@ -47,7 +47,7 @@ def test_a_verdict_is_an_exit_code(specplan):
 
 
 def test_the_bound_shows_both_of_its_ends(specplan):
-    done = specplan("compare", "llama3-8b", "-s", "ngram:alpha=.5,k=3", "--layer", "bound")
+    done = specplan("compare", "llama3-8b", "-s", "ngram:alpha=.5,k=3", "--layer", "roofline")
     row = next(line.split() for line in done.out.splitlines() if " none " in line and "-" in line)
     low, high = map(float, row[2].split("-"))
     assert 0 < low < high

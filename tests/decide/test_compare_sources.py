@@ -197,7 +197,7 @@ def test_one_card_has_no_collective_to_be_sensitive_to():
 
 def test_in_the_bound_the_ends_are_the_two_bounds_and_nothing_has_a_host():
     source = draft("llama3.2-1b:alpha=.7,k=3")
-    report = compare(SMALL, H100, [source], layer="bound", batches=[1, 64])
+    report = compare(SMALL, H100, [source], layer="roofline", batches=[1, 64])
     assert report.error_band is None
     assert not report.pays
     for c in cells_of(report, source.text):

@@ -59,7 +59,7 @@ def test_cards_without_links_say_that_ranks_exchange_over_pcie():
     [
         ({"engine": "tgi"}, "unknown engine 'tgi'; one of vllm, sglang"),
         ({"tp": 0}, "must be at least 1"),
-        ({"layer": "exact"}, "unknown layer 'exact'; one of bound, modelled, measured"),
+        ({"layer": "exact"}, "unknown layer 'exact'; one of roofline, modelled, measured"),
     ],
 )
 def test_unknown_engines_layers_and_ranks_are_refused(wrong: dict, expected: str):
@@ -73,7 +73,7 @@ def test_a_shape_of_other_ranks_is_refused():
 
 
 def test_the_bound_is_the_roofline_and_has_no_host():
-    on = machine(H100, layer="bound")
+    on = machine(H100, layer="roofline")
     found = pass_time(on, pass_shape(BIG), 1)
     # Bytes of weights, hidden states and logits at the peak: the floor, and nothing else.
     assert float(found.total_s) == float(found.lower_s)
