@@ -138,7 +138,9 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
     c = None
     if pair.draft is not None:
         require_ranks(pair.draft, pair.tp)
-        k = max(positions - 1, 1)
+        one_pass = drafts_in_one_pass(pair.draft)
+        # At the roofline every token is the same pass, whatever their number.
+        k = 1 if pair.layer == "roofline" and not one_pass else max(positions - 1, 1)
         drafted = pass_shape(pair.draft, pair.tp, pair.kv_format, head_of=pair.target)
         draft_s = model_draft_s(
             on,
@@ -147,7 +149,7 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
             k,
             context_len,
             own_head=not pair.draft.draft_method,
-            parallel=drafts_in_one_pass(pair.draft),
+            parallel=one_pass,
             table=pair.table(pair.draft.name),
         )
         c = float(draft_s) / k / plain_s
