@@ -4,6 +4,8 @@ import sys
 
 import typer
 
+from specplan.cli import options
+
 
 def blocks(
     target: str = typer.Argument(None, help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
@@ -16,7 +18,7 @@ def blocks(
     ),
     engine: str = typer.Option("vllm", "--engine", help="vllm or sglang."),
     engine_version: str = typer.Option(None, "--engine-version", help="Such as 0.19.0; the newest known by default."),
-    tp: int = typer.Option(None, "--tensor-parallel-size", "--tp", help="Tensor-parallel ranks."),
+    tp: int = options.TP,
     pp: int = typer.Option(None, "--pipeline-parallel-size", "--pp", help="Pipeline stages."),
     dcp: int = typer.Option(
         None, "--decode-context-parallel-size", "--dcp", help="Decode context parallel ranks (vLLM)."
@@ -28,7 +30,7 @@ def blocks(
     expert_parallel: bool = typer.Option(None, "--enable-expert-parallel", "--ep", help="Whole experts per rank."),
     dtype: str = typer.Option(None, "--dtype", help="auto (the default), bfloat16, float16, float32."),
     quantization: str = typer.Option(None, "--quantization", "-q", help="For checkpoints that do not state their own."),
-    kv_cache_dtype: str = typer.Option(None, "--kv-cache-dtype", help="auto (the default), fp8, bfloat16, nvfp4, ..."),
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
     gpu_memory_utilization: float = typer.Option(
         None, "--gpu-memory-utilization", help="Of the device's total (vLLM)."
     ),
@@ -76,7 +78,7 @@ def blocks(
         None, "--free-before-load", help="Replaces the modelled free memory (SGLang)."
     ),
     from_log: str = typer.Option(None, "--from-log", help="Read a start-up log (- for standard input) and compare."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Predict the KV block count that vLLM or SGLang reports at start-up, with and without a draft.
 

@@ -2,39 +2,32 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def compare(
-    target: str = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
-    source: list[str] = typer.Option(
-        ...,
-        "--source",
-        "-s",
-        help="ngram:coverage=.4,alpha=.8; llama3.2-1b:alpha=.7; eagle:alpha=.8/.7/.6; suffix:alpha=.6,drafted=2.5; "
-        "alpha=.6..0.8 gives a range. Repeat for more.",
+    target: str = options.TARGET,
+    source: list[str] = options.SOURCE,
+    gpu: str = options.GPU,
+    tp: int = options.TP,
+    batch: str = typer.Option(
+        "1",
+        "--batch",
+        "--concurrency",
+        "-b",
+        help="Requests that are offered at a time, comma separated: what fits runs.",
     ),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML file."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
-    batch: str = typer.Option("1", "--batch", "-b", help="Requests per step, comma separated."),
-    context: str = typer.Option("2k", "--context", help="Cached tokens per request, comma separated (32k works)."),
+    context: str = options.CONTEXT_LEN,
     kappa: int = typer.Option(
         None, "--num-speculative-tokens", "-k", help="Drafted tokens of sources that fix none; the best if not given."
     ),
-    max_kappa: int = typer.Option(8, "--max-k", help="Longest draft that is tried for the best."),
-    engine: str = typer.Option("vllm", "--engine", help="vllm, sglang, or another that `validate` replays."),
-    layer: str = typer.Option("modelled", "--layer", help="bound, modelled or measured."),
-    measured: list[str] = typer.Option(
-        None, "--measured", help="NAME=FILE: measured step times of the target or of a source, for --layer measured."
-    ),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    engine_version: str = typer.Option(
-        None, "--engine-version", help="Of the pool, such as 0.19.0; the newest if not given."
-    ),
-    utilization: float = typer.Option(
-        None,
-        "--gpu-memory-utilization",
-        "--mem-fraction-static",
-        help="The engine's own fraction; its default if not given.",
-    ),
+    max_kappa: int = options.MAX_KAPPA,
+    engine: str = options.ENGINE,
+    layer: str = options.LAYER,
+    measured: list[str] = options.MEASURED,
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
+    engine_version: str = options.ENGINE_VERSION,
+    utilization: float = options.UTILIZATION,
     workspace: str = typer.Option(
         None, "--workspace", help="Replaces the modelled activations, graphs and workspace of a rank."
     ),
@@ -42,16 +35,19 @@ def compare(
     verdict: bool = typer.Option(
         False, "--verdict", help="Exit with 1 unless some source pays at every batch and context."
     ),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Step time and throughput of each draft source over batch and context, against no speculation."""
     from specplan import units
     from specplan.cli.source_option import load_sources, load_tables
     from specplan.decide.compare import compare as plan
+    from specplan.errors import InputError
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats
 
+    if not source:
+        raise InputError("name what drafts: --source ngram:alpha=.6, --source llama3.2-1b, ... (repeat for more)")
     report = plan(
         load_model(target),
         load_accelerator(gpu),

@@ -2,34 +2,35 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def cost(
-    target: str = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
+    target: str = options.TARGET,
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model, named like the target."),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name (see `specplan hardware`) or a YAML."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
+    gpu: str = options.GPU,
+    tp: int = options.TP,
     draft_tp: int = typer.Option(
         None, "--draft-tensor-parallel-size", "--draft-tp", help="Must equal --tp, as in vLLM."
     ),
-    kappa: int = typer.Option(3, "--num-speculative-tokens", "-k", help="Drafted tokens per step."),
+    kappa: int = options.KAPPA,
     alpha: float = typer.Option(None, "--alpha", "-a", help="Conditional acceptance per position, measured elsewhere."),
-    batch: int = typer.Option(1, "--batch", "-b", help="Requests per step."),
-    context: str = typer.Option("0", "--context", help="Cached tokens each request reads per step (32k works)."),
+    batch: int = options.BATCH,
+    context: str = typer.Option(
+        None,
+        "--context",
+        help="Cached tokens per request (32k works); 2k, and none in the chapter's figures, if not given.",
+    ),
     max_model_len: str = typer.Option(
         None, "--max-model-len", help="Sequence length to fit; the model's own limit if not given."
     ),
-    engine: str = typer.Option("vllm", "--engine", help="Whose pool stands beside the plain subtraction."),
-    engine_version: str = typer.Option(None, "--engine-version", help="Such as 0.19.0; the newest known if not given."),
-    utilization: float = typer.Option(
-        None,
-        "--gpu-memory-utilization",
-        "--mem-fraction-static",
-        help="The engine's own fraction; its default if not given.",
-    ),
+    engine: str = options.ENGINE,
+    engine_version: str = options.ENGINE_VERSION,
+    utilization: float = options.UTILIZATION,
     memory: str = typer.Option("auto", "--memory", help="Whose total: torch (vLLM multiplies it), driver, or auto."),
     workspace: str = typer.Option("2 GiB", "--workspace", help="Activations and workspace per rank."),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
+    json: bool = options.JSON,
 ) -> None:
     """What speculation costs for a target, a draft and a card, before owning any of them.
 
@@ -53,7 +54,7 @@ def cost(
         kappa=kappa,
         alpha=alpha,
         batch=batch,
-        context_len=units.parse_count(context),
+        context_len=0 if context is None else units.parse_count(context),
         max_model_len=None if max_model_len is None else units.parse_count(max_model_len),
         gpu_memory_utilization=utilization,
         memory_source=memory,

@@ -2,6 +2,8 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def ingest(
     origins: list[str] = typer.Argument(
@@ -15,15 +17,15 @@ def ingest(
     target: str = typer.Option(None, "--target", help="Model that the engine serves: adds cost, speedup, best k."),
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model that it runs; none for n-gram and suffix."),
     c: float = typer.Option(None, "--c", help="Cost of a draft step over a target step, if it is known."),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile for --target."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
+    gpu: str = options.GPU,
+    tp: int = options.TP,
     batch: int = typer.Option(
         None, "--batch", "-b", help="Requests per step. [default: the engine's mean where it tells one, else 1]"
     ),
-    context: str = typer.Option("0", "--context", help="Cached tokens that each request reads per step (32k works)."),
-    layer: str = typer.Option("roofline", "--time", help="How steps are timed: roofline or modelled."),
+    context: str = options.CONTEXT_LEN,
+    layer: str = options.LAYER,
     records: str = typer.Option(None, "--records", help="Write the single steps here, where the engine tells them."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Read a running engine's metrics or logs: its figures translated, alpha, whether it pays, and a better k.
 

@@ -2,18 +2,15 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def plane(
     targets: list[str] = typer.Argument(None, help="Targets: spec names, YAML files, config.json files or folders."),
     draft: list[str] = typer.Option(
         [], "--draft", "-d", help="Draft model (or eagle, mtp) of the targets; repeatable."
     ),
-    source: list[str] = typer.Option(
-        [],
-        "--source",
-        "-s",
-        help="Any source, NAME:key=value,... with alpha, hit, cont, emitted, coverage, c, k, verify, overhead, nodes.",
-    ),
+    source: list[str] = options.SOURCE,
     points: list[str] = typer.Option(
         [], "--points", help="The same as --source, for documents: FILE.json, or step records."
     ),
@@ -21,17 +18,18 @@ def plane(
     alpha: list[str] = typer.Option(
         [], "--alpha", "-a", help="Acceptance of the drafts (.7, .6..0.8, .8/.7/.6), or NAME=... Without it it is free."
     ),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
+    gpu: str = options.GPU,
+    tp: int = options.TP,
     kappa: int = typer.Option(
         None, "--num-speculative-tokens", "-k", help="Drafted tokens per step. [default: the least measured, else 3]"
     ),
-    batch: int = typer.Option(1, "--batch", "-b", help="Requests per step."),
-    context: str = typer.Option("0", "--context", help="Cached tokens each request reads per step (32k works)."),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    layer: str = typer.Option("roofline", "--layer", help="How passes are timed: roofline, or modelled (an engine)."),
-    engine: str = typer.Option("vllm", "--engine", help="Engine of the modelled layer."),
-    ridge: float = typer.Option(None, "--ridge", help="Ridge in positions, where no target is named."),
+    batch: int = options.BATCH,
+    context: str = options.CONTEXT_LEN,
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
+    layer: str = options.LAYER,
+    measured: list[str] = options.MEASURED,
+    engine: str = options.ENGINE,
+    ridge: float = options.RIDGE,
     kind: str = typer.Option("plane", "--kind", help="plane, or speedup over kappa, batch, coverage or context."),
     x_max: str = typer.Option(None, "--max", help="Upper end of the kappa, batch or context axis."),
     c_max: float = typer.Option(None, "--c-max", help="Upper end of the c axis."),
@@ -42,7 +40,7 @@ def plane(
     data: str = typer.Option(None, "--data", help="The arrays behind the picture: .csv or .json."),
     title: str = typer.Option("", "--title", help="Heading of the picture."),
     width: float = typer.Option(None, "--width", help="Width of the picture in inches."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Draw the (alpha, c) plane: contours of equal speedup, ties, each source as a line or a point.
 
@@ -70,6 +68,7 @@ def plane(
         tp=tp,
         kv_cache_dtype=kv_cache_dtype,
         layer=layer,
+        measured=measured or (),
         engine=engine,
         batch=batch,
         context_len=units.parse_count(context),
@@ -117,6 +116,8 @@ def plane(
         return
     from rich.console import Console
 
+    if targets:
+        typer.echo(place.where)
     if axis is None:
         plane_report.print_planes(drawn, Console())
     else:

@@ -2,6 +2,8 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def replay(
     traces: list[str] = typer.Argument(
@@ -38,13 +40,13 @@ def replay(
         None, "--alert", help="Exit with 1 if accepted tokens per step fell by more than this (20%)."
     ),
     target: str = typer.Option(None, "--target", help="Model that is served: adds speedup and time."),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile for --target."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
-    batch: int = typer.Option(1, "--batch", "-b", help="Requests per step, for the times."),
-    context: str = typer.Option("0", "--context", help="Cached tokens that each request reads per step (32k works)."),
-    layer: str = typer.Option("roofline", "--time", help="How steps are timed: roofline or modelled."),
+    gpu: str = options.GPU,
+    tp: int = options.TP,
+    batch: int = options.BATCH,
+    context: str = options.CONTEXT_LEN,
+    layer: str = options.LAYER,
     timing: bool = typer.Option(False, "--timing", help="Show the time per step of specplan's own matchers."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Replay recorded tokens through draft sources as an engine would have run them: alpha without a GPU.
 

@@ -2,35 +2,30 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def schedule(
-    target: str = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
+    target: str = options.TARGET,
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model; give its --alpha."),
     alpha: str = typer.Option(None, "--alpha", "-a", help="Its acceptance: .7, .6..0.8, or per position .8/.7/.6."),
     source: str = typer.Option(None, "--source", "-s", help="Any source, as in `compare`, instead of --draft."),
-    engine: str = typer.Option("vllm", "--engine", help="vllm or sglang."),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML file."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
-    context: str = typer.Option("2k", "--context", help="Cached tokens per request, comma separated."),
+    engine: str = options.ENGINE,
+    gpu: str = options.GPU,
+    tp: int = options.TP,
+    context: str = options.CONTEXT_LEN,
     max_batch: int = typer.Option(None, "--max-batch", help="Largest batch; what fits the pool if not given."),
-    max_kappa: int = typer.Option(8, "--max-k", help="Longest draft."),
+    max_kappa: int = options.MAX_KAPPA,
     margin: float = typer.Option(0.02, "--margin", help="Gain below which a batch keeps its neighbour's length."),
-    layer: str = typer.Option("modelled", "--layer", help="bound, modelled or measured."),
-    measured: list[str] = typer.Option(None, "--measured", help="NAME=FILE, as in `compare`."),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    engine_version: str = typer.Option(
-        None, "--engine-version", help="Of the pool, such as 0.19.0; the newest if not given."
-    ),
-    utilization: float = typer.Option(
-        None,
-        "--gpu-memory-utilization",
-        "--mem-fraction-static",
-        help="The engine's own fraction; its default if not given.",
-    ),
+    layer: str = options.LAYER,
+    measured: list[str] = options.MEASURED,
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
+    engine_version: str = options.ENGINE_VERSION,
+    utilization: float = options.UTILIZATION,
     temperature: float = typer.Option(0.0, "--temperature", help="Of the requests; decides which warnings apply."),
     target_path: str = typer.Option(None, "--target-path", help="Checkpoint of the target for the command line."),
     draft_path: str = typer.Option(None, "--draft-path", help="Checkpoint of the draft or head for the command line."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Best draft length per batch, as the engine's configuration and a command to paste."""
     from specplan import units

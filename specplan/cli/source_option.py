@@ -10,15 +10,17 @@ from typing import Any, Final
 from specplan.decide.documents import measured_source, sources_of
 from specplan.decide.measured import summarise
 from specplan.decide.plane import Scene
-from specplan.decide.pricing import LAYERS, Pair, Setting, price_notes, priced, prices
+from specplan.decide.pricing import Pair, Setting, price_notes, priced
 from specplan.decide.source import Placed, placed
-from specplan.decide.step_source import head_for
+from specplan.decide.step_source import head_for, is_padded
 from specplan.errors import InputError, NotFoundError
 from specplan.files.reading import read_text
 from specplan.propose.spelling import read_source, with_acceptance
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.measured_steps import MeasuredTable, load_measured_table
+from specplan.timing.roofline import ridge
+from specplan.timing.step_time import LAYERS
 from specplan.units import read_number
 from specplan.values import formats
 from specplan.values.model import Model
@@ -126,6 +128,7 @@ class Place:
     context_len: int
     ridge: float | None
     kappa: int
+    measured: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -136,6 +139,12 @@ class Place:
             raise InputError(f"--layer {self.layer!r}: one of {', '.join(LAYERS)}")
         if self.ridge is not None and not 0 < self.ridge < float("inf"):
             raise InputError(f"--ridge {self.ridge}: must be finite and above 0")
+
+    @property
+    def where(self) -> str:
+        """Layer, machine and load, as the first line of what is printed names them."""
+        at = f"batch {self.batch}, context {self.context_len:,}"
+        return f"times: {self.layer}, {self.engine} on {self.tp} x {self.gpu}, {at}"
 
     def setting(self, target: Model | None, draft: Model | None = None) -> Setting:
         """Where a source runs: models and card if a target is named, else a ridge, else nothing."""
@@ -149,9 +158,9 @@ class Place:
             kv_format=None if self.kv_cache_dtype == "auto" else formats.lookup(self.kv_cache_dtype),
             layer=self.layer,
             engine=self.engine,
+            tables=load_tables(self.measured),
         )
-        ridge = prices(pair, positions=1, batch=self.batch, context_len=self.context_len).ridge
-        return Setting(pair=pair, ridge=ridge)
+        return Setting(pair=pair, ridge=ridge(target, pair.accelerator))
 
     def placed(self, source: Source, target: Model | None) -> tuple[Placed, Setting]:
         """A source on its target, with what the setting makes of its c and verify factor where it states none."""
@@ -165,6 +174,8 @@ class Place:
         found = placed(source, kappa=self.kappa, c=0.0 if draft is not None else None, target=label)
         if setting.pair is None and setting.ridge is None:
             return found, setting
+        if setting.pair is not None:
+            found = replace(found, padded=is_padded(setting.pair.machine, replace(source, model=draft)))
         c, verify = priced(found, setting, batch=self.batch, context_len=self.context_len)
         if draft is not None:
             found = replace(found, c=c, c_origin="derived")

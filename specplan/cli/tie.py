@@ -2,22 +2,25 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def tie(
     a: str = typer.Argument(..., help="What is to be equalled: a draft model with --target, or NAME:key=value,..."),
     b: str = typer.Argument(..., help="What must equal it, written likewise; leave out what is to be solved for."),
     target: str = typer.Option(None, "--target", "-t", help="Target: derives c and verify factors."),
     alpha: str = typer.Option(None, "--alpha", "-a", help="Acceptance of A, if it is not written there."),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
-    kappa: int = typer.Option(3, "--num-speculative-tokens", "-k", help="Draft length of both, if not written."),
-    batch: int = typer.Option(1, "--batch", "-b", help="Requests per step."),
-    context: str = typer.Option("0", "--context", help="Cached tokens each request reads per step (32k works)."),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    layer: str = typer.Option("roofline", "--layer", help="How passes are timed: roofline, or modelled (an engine)."),
-    engine: str = typer.Option("vllm", "--engine", help="Engine of the modelled layer."),
-    ridge: float = typer.Option(None, "--ridge", help="Ridge in positions, where no target is named."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    gpu: str = options.GPU,
+    tp: int = options.TP,
+    kappa: int = options.KAPPA,
+    batch: int = options.BATCH,
+    context: str = options.CONTEXT_LEN,
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
+    layer: str = options.LAYER,
+    measured: list[str] = options.MEASURED,
+    engine: str = options.ENGINE,
+    ridge: float = options.RIDGE,
+    json: bool = options.JSON,
 ) -> None:
     """What one draft source must reach to equal another: acceptance, coverage, cost or draft length.
 
@@ -40,6 +43,7 @@ def tie(
         tp=tp,
         kv_cache_dtype=kv_cache_dtype,
         layer=layer,
+        measured=measured or (),
         engine=engine,
         batch=batch,
         context_len=units.parse_count(context),
@@ -68,6 +72,8 @@ def tie(
     else:
         from rich.console import Console
 
+        if model is not None:
+            typer.echo(place.where)
         tie_report.print_tie(tied, coverage.tolist(), needed.tolist(), Console())
         print_notes(document, Console())
     if not tied.is_reachable:

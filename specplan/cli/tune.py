@@ -2,28 +2,29 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def tune(
     target: str = typer.Argument(None, help="Target; without one, or a --source, a table over alpha and c is printed."),
     draft: list[str] = typer.Option([], "--draft", "-d", help="Draft model (or eagle, mtp) of the target; repeatable."),
-    source: list[str] = typer.Option(
-        [], "--source", "-s", help="Any source, NAME:key=value,...: alpha, hit, cont, coverage, c, verify, overhead."
-    ),
+    source: list[str] = options.SOURCE,
     alpha: list[str] = typer.Option(
         [], "--alpha", "-a", help="Acceptances, such as .5,.7: of the table, or of --draft."
     ),
     c: list[str] = typer.Option([], "--c", help="Draft costs of the table, such as .02,.1."),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML."),
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
-    batch: int = typer.Option(1, "--batch", "-b", help="Requests per step."),
-    context: str = typer.Option("0", "--context", help="Cached tokens each request reads per step (32k works)."),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    layer: str = typer.Option("roofline", "--layer", help="How passes are timed: roofline, or modelled (an engine)."),
-    engine: str = typer.Option("vllm", "--engine", help="Engine of the modelled layer."),
-    ridge: float = typer.Option(None, "--ridge", help="Ridge in positions, where no target is named."),
-    kappa_max: int = typer.Option(64, "--max", help="Longest draft considered."),
+    gpu: str = options.GPU,
+    tp: int = options.TP,
+    batch: int = options.BATCH,
+    context: str = options.CONTEXT_LEN,
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
+    layer: str = options.LAYER,
+    measured: list[str] = options.MEASURED,
+    engine: str = options.ENGINE,
+    ridge: float = options.RIDGE,
+    kappa_max: int = typer.Option(64, "--max", "--max-k", help="Longest draft considered."),
     compare: list[str] = typer.Option(["1,3,5,7"], "--compare", help="Fixed draft lengths to compare with the best."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Best kappa, and what a wrong one loses: over a table of alpha and c, or for named sources.
 
@@ -65,6 +66,7 @@ def tune(
         tp=tp,
         kv_cache_dtype=kv_cache_dtype,
         layer=layer,
+        measured=measured or (),
         engine=engine,
         batch=batch,
         context_len=units.parse_count(context),
@@ -90,6 +92,8 @@ def tune(
     if json:
         typer.echo(json_document.render(document))
     else:
+        if target is not None:
+            typer.echo(place.where)
         for curve in curves:
             tune_report.print_curve(curve, console, compared=lengths)
         if free:

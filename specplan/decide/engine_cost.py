@@ -8,7 +8,7 @@ from specplan.decide.step_setting import error_band
 from specplan.formulas.indifference import break_even_alpha
 from specplan.formulas.speedup import speedup
 from specplan.memory.pool import Drafting, Pool, Serving, pool
-from specplan.timing.step_time import machine
+from specplan.timing.step_time import DEFAULT_LAYER, machine
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -96,7 +96,15 @@ def engine_cost(
     found, band = None, 0.0
     notes: tuple[str, ...] = ()
     if accelerator.calibration is not None:
-        pair = Pair(target=target, accelerator=accelerator, draft=draft, tp=tp, kv_format=kv_format, engine=engine)
+        pair = Pair(
+            target=target,
+            accelerator=accelerator,
+            draft=draft,
+            tp=tp,
+            kv_format=kv_format,
+            engine=engine,
+            layer=DEFAULT_LAYER,
+        )
         found = prices(pair, positions=kappa + 1, batch=batch, context_len=context_len)
         on = machine(accelerator, engine, tp)
         notes, band = on.notes, error_band(on) or 0.0

@@ -19,7 +19,7 @@ from specplan.values.source import Origin
 NOT_MODELED: Final = (
     "a shorter k also changes where later steps begin; the better k counts the same drafts cut short (measure it by "
     "replay where that matters)",
-    "padding of batches, kernel launches, sampling and scheduling (take --time modelled for those)",
+    "padding of batches, kernel launches, sampling and scheduling (take --layer modelled for those)",
 )
 
 

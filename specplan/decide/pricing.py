@@ -5,23 +5,26 @@ of the card), ``modelled`` (measured efficiencies, launches and host time under 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from specplan.decide.ranks import require_ranks
 from specplan.decide.source import Placed
+from specplan.decide.step_source import Loads, step_time
 from specplan.errors import InputError
 from specplan.formulas.speedup import verify_factor
-from specplan.formulas.step import pass_shape
+from specplan.formulas.step import PassShape, pass_shape
 from specplan.timing.draft_time import model_draft_s
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.roofline import ridge
-from specplan.timing.step_time import host_time, machine, pass_time
+from specplan.timing.step_time import Machine, host_time, machine, pass_time
 from specplan.values.draft_methods import draft_method
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
+from specplan.values.source import NO_SOURCE, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,11 @@ class Pair:
     layer: str = "roofline"
     engine: str = "vllm"
     tables: Mapping[str, MeasuredTable] | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """The card under the engine, in the layer."""
+        return machine(self.accelerator, self.engine, self.tp, self.layer)
 
     def table(self, name: str) -> MeasuredTable | None:
         """Measured table of a model."""
@@ -91,14 +99,48 @@ def priced(source: Placed, setting: Setting, *, batch: int = 1, context_len: int
     (0.0, 1.356)
     """
     if setting.pair is not None:
-        found = prices(setting.pair, positions=source.positions, batch=batch, context_len=context_len)
-        return (source.c if found.c is None else found.c), found.verify
+        return _in_steps(source, setting.pair, batch, context_len)
     if setting.ridge is not None:
         return source.c, float(verify_factor(batch * source.positions, batch, setting.ridge))
     if source.source.widths:
         widths, factors = zip(*source.source.widths, strict=True)
         return source.c, float(np.interp(source.positions, widths, factors))
     return source.c, source.verify
+
+
+def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple[float, float]:
+    """The c and the verify factor with which a placed source costs what its step takes.
+
+    What a matcher takes on the host or the card belongs to its verify factor: its drafted tokens cost nothing.
+    """
+    on, s = pair.machine, source.source
+    method = "" if pair.draft is None else pair.draft.draft_method
+    timed = replace(
+        s, kind=method or s.kind, model=pair.draft, kappa=None,
+        verify=None if s.verify_origin == "measured" else s.verify,
+        alpha=Range.at(0.0), hazard=(), hit=None, continuation=None, emitted=None,
+    )  # fmt: skip
+    of = Loads(target=_shape(pair.target, pair), draft=None if pair.draft is None else _shape(pair.draft, pair))
+    tables = {"target_table": pair.table(pair.target.name), "draft_table": pair.table(s.name)}
+    step = step_time(on, timed, of, batch, context_len, source.kappa, **tables)
+    plain_s = float(step_time(on, NO_SOURCE, of, batch, context_len, 0, **tables).step_s)
+    drafting = 1.0 if source.drafts_always else source.coverage
+    if drafting == 0.0:
+        return source.c, 1.0
+    draft, rest = float(step.draft_s) / plain_s, float(step.verify_s + step.host_s) / plain_s - source.overhead
+    if pair.draft is None and s.c is None:
+        return source.c, 1.0 + (draft + rest - 1.0) / drafting
+    c = source.c if s.c is not None else draft / drafting / source.kappa
+    return c, 1.0 + (rest - 1.0) / drafting
+
+
+def _shape(model: Model, pair: Pair) -> PassShape:
+    return _counted(model, pair.tp, pair.kv_format, None if model is pair.target else pair.target)
+
+
+@lru_cache(maxsize=32)
+def _counted(model: Model, tp: int, kv_format: NumberFormat | None, head_of: Model | None) -> PassShape:
+    return pass_shape(model, tp, kv_format, head_of=head_of)
 
 
 def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) -> Prices:
@@ -129,8 +171,8 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
     if context_len < 0:
         raise InputError(f"--context {context_len}: must be at least 0")
     require_ranks(pair.target, pair.tp)
-    on = machine(pair.accelerator, pair.engine, pair.tp, pair.layer)
-    shape = pass_shape(pair.target, pair.tp, pair.kv_format)
+    on = pair.machine
+    shape = _shape(pair.target, pair)
     table = pair.table(pair.target.name)
     plain_s = float(pass_time(on, shape, batch, 1, context_len, table=table).total_s + host_time(on, batch))
     wide_s = pass_time(on, shape, batch, positions, context_len, table=table).total_s
@@ -141,10 +183,9 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
         one_pass = drafts_in_one_pass(pair.draft)
         # At the roofline every token is the same pass, whatever their number.
         k = 1 if pair.layer == "roofline" and not one_pass else max(positions - 1, 1)
-        drafted = pass_shape(pair.draft, pair.tp, pair.kv_format, head_of=pair.target)
         draft_s = model_draft_s(
             on,
-            drafted,
+            _shape(pair.draft, pair),
             batch,
             k,
             context_len,
@@ -169,11 +210,11 @@ def price_notes(setting: Setting) -> tuple[tuple[str, ...], tuple[str, ...]]:
             return (), ()
         return ("a pass costs the same up to the ridge and rises in proportion beyond",), ()
     if setting.pair.layer != "roofline":
-        on = machine(setting.pair.accelerator, setting.pair.engine, setting.pair.tp, setting.pair.layer)
-        engine = f"passes as {on.engine.name} {on.engine.version} runs them on {on.accelerator.name}"
-        return (engine, *on.notes), ("what a matcher takes on the host (see compare)",)
+        on = setting.pair.machine
+        engine = f"times: {on.layer}, passes as {on.engine.name} {on.engine.version} runs them on {on.accelerator.name}"
+        return (engine, "what a matcher takes is part of its verify pass", *on.notes), ()
     return (
-        ("a pass takes the longer of reading and computing, at the datasheet's peaks",),
+        ("times: roofline, a pass takes the longer of reading and computing, at the datasheet's peaks",),
         ("achieved bandwidth below peak, kernel launches, collectives, sampling and host time",),
     )
 

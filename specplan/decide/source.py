@@ -131,6 +131,8 @@ class Placed:
         Verify pass over plain pass.
     target : str
         Target it drafts for, where that matters.
+    padded : bool
+        Whether its engine verifies a step without a draft as wide as one with it.
     c_origin, verify_origin : {"derived", "assumed", "measured"}
     """
 
@@ -139,6 +141,7 @@ class Placed:
     c: float
     verify: float = 1.0
     target: str = ""
+    padded: bool = False
     c_origin: Origin = "assumed"
     verify_origin: Origin = "assumed"
 
@@ -176,6 +179,11 @@ class Placed:
     def nodes(self) -> int | None:
         """Positions of a tree that is verified whole in every step."""
         return self.source.nodes
+
+    @property
+    def drafts_always(self) -> bool:
+        """Whether a step costs the same whether or not it has a draft: a padded source, or a whole tree."""
+        return self.padded or self.nodes is not None
 
     @property
     def is_weightless(self) -> bool:
@@ -234,7 +242,7 @@ def source_speedup(
 ) -> FloatArray:
     """Speedup over plain decoding, as the source is or with some of its numbers replaced by arrays.
 
-    A padded tree (`nodes`) pays its verify pass in every step; any other source only in the steps with a draft.
+    What drafts always (a padded tree, say) pays its verify pass in every step; others only in the steps with a draft.
 
     Examples
     --------
@@ -247,7 +255,7 @@ def source_speedup(
         s.kappa if kappa is None else kappa,
         s.c if c is None else c,
         s.verify if verify is None else verify,
-        1.0 if s.nodes is not None else g,
+        1.0 if s.drafts_always else g,
         s.overhead,
     )
     return emitted_over_all_steps(g, s.emitted(kappa)) / cost

@@ -108,7 +108,7 @@ def needed_emitted(source: Placed, s: float) -> float:
     >>> round(needed_emitted(placed(read_source("ngram:coverage=.5")), 1.5), 12)
     2.0
     """
-    drafting = 1.0 if source.nodes is not None else source.coverage
+    drafting = 1.0 if source.drafts_always else source.coverage
     all_steps = s * step_cost(source.kappa, source.c, source.verify, drafting, source.overhead)
     return float(emitted_of_drafted_steps(source.coverage, all_steps, source.kappa))
 
@@ -124,7 +124,7 @@ def coverage_curve(incumbent: Placed, challenger: Placed, coverage: FloatArray) 
     """
     s = float(source_speedup(incumbent))
     b = challenger
-    drafting = np.ones_like(coverage) if b.nodes is not None else coverage
+    drafting = np.ones_like(coverage) if b.drafts_always else coverage
     all_steps = s * step_cost(b.kappa, b.c, b.verify, drafting, b.overhead)
     return alpha_for_emitted(emitted_of_drafted_steps(coverage, all_steps, b.kappa), b.kappa)
 
@@ -176,7 +176,7 @@ def _matcher(b: Placed, needed: float) -> list[Answer | None]:
 
 def _coverage(b: Placed, s: float) -> Answer:
     emitted = float(b.emitted())
-    if b.nodes is not None:
+    if b.drafts_always:
         cost = float(step_cost(b.kappa, b.c, b.verify, 1.0, b.overhead))
         share = (s * cost - 1.0) / (emitted - 1.0) if emitted > 1.0 else np.nan
         value = share if 0 <= share <= 1 else np.nan
@@ -192,7 +192,7 @@ def _coverage(b: Placed, s: float) -> Answer:
 
 def _c(b: Placed, s: float) -> Answer:
     emitted = float(b.emitted())
-    if b.nodes is not None:
+    if b.drafts_always:
         all_steps = float(emitted_over_all_steps(b.coverage, emitted))
         found = (all_steps / s - b.verify - b.overhead) / b.kappa
         value = found if found >= 0 else np.nan

@@ -10,7 +10,9 @@ import pytest
 from specplan.formulas.indifference import free_draft_tie
 from specplan.formulas.speedup import speedup
 
-FIGURE_1 = ("plane", "llama3-8b", "llama3-70b", "--draft", "llama3.2-1b", "--gpu", "h100-sxm", "-k", "3")
+CHAPTER = ("--layer", "roofline", "--context", "0")
+"""Weights alone at the card's peaks, as the chapter counts."""
+FIGURE_1 = ("plane", "llama3-8b", "llama3-70b", "--draft", "llama3.2-1b", "--gpu", "h100-sxm", "-k", "3", *CHAPTER)
 
 
 def document(specplan, *argv: str, code: int = 0) -> dict:
@@ -63,7 +65,7 @@ def test_without_alpha_nothing_is_assumed(specplan) -> None:
 
 
 def test_a_batch_past_the_ridge_moves_the_contours(specplan) -> None:
-    found = document(specplan, "plane", "llama3-70b", "--tp", "4", "-k", "24", "--batch", "16")
+    found = document(specplan, "plane", "llama3-70b", "--tp", "4", "-k", "24", "--batch", "16", *CHAPTER)
     (plane,) = found["planes"]
     assert plane["verify_factor"] == pytest.approx(400 / plane["ridge_positions"], rel=1e-9)
     assert plane["ridge_batch"] == pytest.approx(plane["ridge_positions"] / 25)
@@ -74,7 +76,7 @@ def test_a_batch_past_the_ridge_moves_the_contours(specplan) -> None:
 
 def test_different_verify_factors_give_a_plane_each(specplan, tmp_path: Path) -> None:
     argv = ("plane", "llama3-8b", "mixtral-8x7b", "-d", "llama3.2-1b", "-a", ".7", "-s", "ngram:alpha=.6,coverage=.5")
-    found = document(specplan, *argv, "-o", str(tmp_path / "x.png"))
+    found = document(specplan, *argv, *CHAPTER, "-o", str(tmp_path / "x.png"))
     assert [p["title"] for p in found["planes"]] == ["llama3-8b", "mixtral-8x7b"]
     for plane in found["planes"]:
         for point in plane["points"]:
@@ -161,11 +163,11 @@ def test_tune_table_gives_the_published_optima(specplan) -> None:
 
 
 def test_tune_a_named_pair_and_what_a_wrong_kappa_loses(specplan) -> None:
-    found = document(specplan, "tune", "llama3-8b", "-d", "llama3.2-1b", "-a", ".7")
+    found = document(specplan, "tune", "llama3-8b", "-d", "llama3.2-1b", "-a", ".7", *CHAPTER)
     (pair,) = found["sources"]
     assert (pair["best"], pair["last_paying"], pair["within_2_percent"]) == (3, 3, [3, 4])
     assert pair["loss"][7] == pytest.approx(1 - pair["speedup"][7] / pair["best_speedup"], rel=1e-12)
-    free = document(specplan, "tune", "llama3-8b", "-d", "llama3.2-1b", "-a", ".5,.9")
+    free = document(specplan, "tune", "llama3-8b", "-d", "llama3.2-1b", "-a", ".5,.9", *CHAPTER)
     assert free["sources"][0]["best"] == [2, 7]
 
 
@@ -176,7 +178,7 @@ def test_tune_exits_with_1_where_nothing_pays(specplan) -> None:
 
 
 def test_tie_of_the_chapter(specplan) -> None:
-    found = document(specplan, "tie", "llama3.2-1b", "ngram", "-t", "llama3-8b", "--alpha", "0.7", "-k", "3")
+    found = document(specplan, "tie", "llama3.2-1b", "ngram", "-t", "llama3-8b", "--alpha", "0.7", "-k", "3", *CHAPTER)
     assert found["answers"]["alpha"]["value"] == pytest.approx(0.4304, abs=5e-5)
     assert found["alpha_by_coverage"][-1]["alpha"] == pytest.approx(0.4304, abs=5e-5)
     outcome = specplan("tie", "draft:c=0.165,alpha=.7", "ngram")

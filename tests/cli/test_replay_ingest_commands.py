@@ -143,7 +143,8 @@ def test_a_strict_replay_names_the_line_and_the_flag(tmp_path: Path, capsys: pyt
 
 
 def test_ingest_prints_the_same_document(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "ingest", METRICS, "--target", "llama3-8b", "--draft", "llama3.2-1b")
+    chapter = ("--layer", "roofline", "--context", "0")
+    found = document(capsys, "ingest", METRICS, "--target", "llama3-8b", "--draft", "llama3.2-1b", *chapter)
     (source,) = found["sources"]
     replayed = document(capsys, "replay", "smollm2", "-s", "suffix")["sources"][0]
     shared = set(replayed) - {"tags", "spelling", "host_s_per_step", "point", "drift"}

@@ -1,0 +1,38 @@
+"""Options that several commands take, declared once: one spelling, one meaning and one default each."""
+
+from typing import Any, Final
+
+import typer
+
+CONTEXT: Final = "2k"
+"""Cached tokens per request where none are given; only the chapter's own figures in `cost` count none."""
+
+TARGET: Any = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one.")
+SOURCE: Any = typer.Option(
+    [],
+    "--source",
+    "-s",
+    help="ngram:coverage=.4,alpha=.8; llama3.2-1b:alpha=.7; eagle:alpha=.8/.7/.6; mine:c=.05,alpha=.6..0.8; "
+    "FILE.json[:NAME] of replay, measure, ingest or bench. Repeat for more.",
+)
+GPU: Any = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name (see `specplan hardware`) or a YAML file.")
+TP: Any = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model.")
+ENGINE: Any = typer.Option("vllm", "--engine", help="vllm, sglang, or another that `validate` replays.")
+ENGINE_VERSION: Any = typer.Option(None, "--engine-version", help="Of the pool, such as 0.19.0; the newest by default.")
+LAYER: Any = typer.Option("modelled", "--layer", help="How passes are timed: roofline, modelled or measured.")
+MEASURED: Any = typer.Option(
+    None, "--measured", help="NAME=FILE: measured step times of the target or of a source, for --layer measured."
+)
+KV_CACHE_DTYPE: Any = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ...")
+UTILIZATION: Any = typer.Option(
+    None,
+    "--gpu-memory-utilization",
+    "--mem-fraction-static",
+    help="The engine's own fraction, else its default.",
+)
+BATCH: Any = typer.Option(1, "--batch", "-b", help="Requests per step.")
+CONTEXT_LEN: Any = typer.Option(CONTEXT, "--context", help="Cached tokens per request (32k works).")
+KAPPA: Any = typer.Option(3, "--num-speculative-tokens", "-k", help="Drafted tokens per step.")
+MAX_KAPPA: Any = typer.Option(8, "--max-k", help="Longest draft that is tried for the best.")
+RIDGE: Any = typer.Option(None, "--ridge", help="Ridge in positions, where no target is named.")
+JSON: Any = typer.Option(False, "--json", help="One JSON document and nothing else.")
