@@ -7,7 +7,7 @@ from typing import Any, Final
 from specplan.errors import InputError
 from specplan.formulas import kv_cache, parameters, roofline
 from specplan.formulas.step import bound_s, pass_load, pass_shape
-from specplan.timing.step_time import arithmetic_flops
+from specplan.timing.roofline import arithmetic_flops
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
