@@ -6,7 +6,7 @@ import typer
 def architectures(json: bool = typer.Option(False, "--json", help="One JSON document and nothing else.")) -> None:
     """List the architectures that can be counted, with their status."""
     from specplan.report import import_report, json_document
-    from specplan.specs.huggingface.drafts import DRAFT_METHODS
+    from specplan.specs.huggingface.draft_registry import DRAFT_METHODS
     from specplan.specs.huggingface.status import architecture_statuses
 
     statuses = architecture_statuses()

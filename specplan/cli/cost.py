@@ -39,14 +39,15 @@ def cost(
     """
     from specplan import units
     from specplan.decide import cost as plan
-    from specplan.specs.catalog import load_model
+    from specplan.specs.catalog import load_draft, load_model
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats
 
+    model = load_model(target)
     report = plan.cost(
-        load_model(target),
+        model,
         load_accelerator(gpu),
-        draft=None if draft is None else load_model(draft),
+        draft=None if draft is None else load_draft(draft, model),
         engine=engine,
         engine_version=engine_version,
         tp=tp,

@@ -15,7 +15,7 @@ from specplan.memory.speculative import (
     sglang_speculation,
 )
 from specplan.memory.vllm import VllmFlags, with_encoder_budget
-from specplan.specs.catalog import load_model
+from specplan.specs.catalog import load_draft, load_model
 from specplan.specs.huggingface.vision import tower_beside
 from specplan.values.draft_methods import draft_method
 from specplan.values.hardware import Accelerator
@@ -113,7 +113,7 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
     speculation = _vllm_speculation(request, flags, model)
     draft = None
     if speculation is not None and speculation.model is not None and speculation.has_draft_model:
-        draft = load_model(speculation.model)
+        draft = load_draft(speculation.model, model)
         if request.draft is not None and draft.draft_method:
             # A checkpoint of a head is no stand-alone draft model, whatever option names it.
             method = draft_method(draft.draft_method)
@@ -188,7 +188,7 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
     flags = SglangFlags(**_given({**request.common, **request.sglang, "version": request.engine_version}))
     name = request.algorithm
     path = request.algorithm_draft or request.draft
-    draft = None if path is None else load_model(path)
+    draft = None if path is None else load_draft(path, model)
     if name is None and draft is not None:
         name = draft_method(draft.draft_method or "model").sglang
         if name is None:

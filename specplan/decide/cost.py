@@ -14,6 +14,7 @@ from specplan.errors import InputError
 from specplan.formulas import kv_cache, parameters, roofline
 from specplan.formulas.emitted import expected_emitted
 from specplan.formulas.indifference import break_even_alpha, free_draft_tie
+from specplan.formulas.pairing import check_pair
 from specplan.formulas.speedup import speedup
 from specplan.memory.plain import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, PlainPool, plain_pool
 from specplan.timing.roofline import ridge
@@ -170,6 +171,7 @@ def cost(
     _check(kappa=kappa, alpha=alpha, batch=batch, context_len=context_len, utilization=share)
     require_ranks(target, tp)
     if draft is not None:
+        check_pair(draft, target)
         _check_draft_tp(draft, tp, draft_tp)
     elif draft_tp is not None:
         raise InputError("--draft-tensor-parallel-size needs a --draft")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from specplan.decide.source import emitted, emitted_per_draft, medusa_heads, most_kappa
 from specplan.errors import UnsupportedError
 from specplan.formulas.emitted import FloatArray
+from specplan.formulas.pairing import check_pair
 from specplan.formulas.step import PassShape, pass_shape
 from specplan.timing.draft_time import card_ngram_s, host_ngram_s, model_draft_s, suffix_s, trie_s
 from specplan.timing.measured_steps import MeasuredTable
@@ -148,7 +149,9 @@ class Loads:
 
 
 def loads(target: Model, source: Source, tp: int, kv_format: NumberFormat | None = None) -> Loads:
-    """Count target and draft for `tp` ranks."""
+    """Count target and draft for `tp` ranks; a draft of another target is refused."""
+    if source.model is not None:
+        check_pair(source.model, target)
     draft = None if source.model is None else pass_shape(source.model, tp, kv_format, head_of=target)
     return Loads(target=pass_shape(target, tp, kv_format), draft=draft)
 

@@ -38,6 +38,10 @@ kv_cache.py
     `conv_channels_per_rank`, `kv_bytes_per_token`, `kv_bytes_read`, `kv_bytes_stored`, `kv_pool_bytes`,
     `pool_sequences`, `pool_tokens`
 
+pairing.py
+    Whether a draft belongs to a target: its sizes against the target's:
+    `check_pair`, `mismatches`
+
 parameters.py
     N_stream and N_resident: the weights of a model, counted by how a decode step touches them:
     `borrowed_head`, `elementwise_params`, `expert_shares`, `experts_touched`, `format_of`, `gathered_params`,

@@ -18,6 +18,7 @@ from typing import Final
 
 from specplan.errors import InputError, UnsupportedError
 from specplan.formulas.kv_cache import conv_channels_per_rank
+from specplan.formulas.pairing import check_pair
 from specplan.formulas.parameters import is_output_head, outer_weights
 from specplan.memory.prediction import PoolPrediction, RankTerms, Span
 from specplan.memory.rank_weights import WeightSettings, pipeline_stages, rank_weight_bytes
@@ -400,6 +401,7 @@ def _draft(model: Model, speculation: SglangSpeculation | None, draft: Model | N
     if speculation is None or speculation.algorithm == "NGRAM":
         return None
     if draft is not None:
+        check_pair(draft, model)
         if speculation.algorithm == "STANDALONE" and draft.vocab_size != model.vocab_size:
             raise InputError(
                 f"the draft's vocabulary has {draft.vocab_size} entries, the target's {model.vocab_size}; SGLang's "

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from specplan.errors import InfeasibleError, InputError
+from specplan.formulas.pairing import check_pair
 from specplan.memory.prediction import PoolPrediction, RankTerms, Span
 from specplan.memory.rank_weights import WeightSettings, pipeline_stages, rank_weight_bytes
 from specplan.memory.speculative import RUNNER_V1, SYNCHRONOUS, Speculation
@@ -324,6 +325,7 @@ def _draft_model(model: Model, speculation: Speculation | None, draft: Model | N
         return replace(model, layers=model.mtp_layers, mtp_layers=(), embedding=False, head=False, extra=())
     if draft is None:
         raise InputError(f"method {speculation.method} needs a draft model")
+    check_pair(draft, model)
     if (
         speculation.method == "draft_model"
         and not speculation.heterogeneous_vocab

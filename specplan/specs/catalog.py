@@ -121,6 +121,53 @@ def load_model(name_or_path: str | Path) -> Model:
     return load_model_and_assumptions(name_or_path)[0]
 
 
+OFFICIAL_DRAFTS: Final[dict[str, dict[str, str]]] = {
+    "llama3-8b": {"eagle": "yuhuili/EAGLE-LLaMA3-Instruct-8B"},
+    "llama3-70b": {"eagle": "yuhuili/EAGLE-LLaMA3-Instruct-70B"},
+    "llama3.1-8b": {
+        "eagle": "yuhuili/EAGLE-LLaMA3.1-Instruct-8B",
+        "eagle3": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+        "dflash": "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",
+    },
+    "llama3.3-70b": {"eagle3": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B"},
+    "qwen3-4b": {"dflash": "z-lab/Qwen3-4B-DFlash-b16"},
+    "qwen3-8b": {"dflash": "z-lab/Qwen3-8B-DFlash-b16", "dspark": "deepseek-ai/dspark_qwen3_8b_block7"},
+    "qwen3-32b": {"eagle3": "RedHatAI/Qwen3-32B-speculator.eagle3"},
+    "qwen3.8-27b": {"dflash": "z-lab/Qwen3.8-27B-DFlash2"},
+    "gpt-oss-20b": {"dflash": "z-lab/gpt-oss-20b-DFlash"},
+    "gpt-oss-120b": {"eagle3": "nvidia/gpt-oss-120b-Eagle3"},
+}
+"""Published drafts of shipped targets, by method, as their publishers or the engines' documentation pair them."""
+
+_HEAD_METHODS: Final = ("eagle", "eagle3", "dflash", "dspark", "medusa", "mlp_speculator")
+
+
+def load_draft(name_or_path: str | Path, target: Model) -> Model:
+    """Draft for `target`: ``mtp`` for the layers it carries itself, else a model as `load_model` finds it.
+
+    Raises
+    ------
+    NotFoundError, InputError, UnsupportedError
+        As `load_model`; the name of a method without a model, with the published drafts for `target`.
+
+    Examples
+    --------
+    >>> load_draft("mtp", load_model("deepseek-v3")).name
+    'deepseek-v3 (MTP)'
+    """
+    text = str(name_or_path).strip().lower()
+    if text in ("mtp", "nextn"):
+        from specplan.specs.huggingface.drafts import mtp_draft
+
+        return mtp_draft(target)
+    if text in _HEAD_METHODS and not Path(name_or_path).exists():
+        known = OFFICIAL_DRAFTS.get(target.name, {})
+        own = ", ".join(f"{method}: {place}" for method, place in known.items() if text in (method, "eagle3"))
+        hint = f"published for {target.name}: {own}" if own else f"none is known for {target.name}"
+        raise InputError(f"{text!r} is a method; give the head's checkpoint, config.json or Hub id ({hint})")
+    return load_model(name_or_path)
+
+
 def load_model_and_assumptions(name_or_path: str | Path) -> tuple[Model, tuple[str, ...]]:
     """`load_model`, and what a config does not say and was taken from elsewhere (a spec assumes nothing)."""
     text = str(name_or_path)

@@ -145,10 +145,10 @@ def _layer_formats(model: Model, header: GgufHeader, where: str) -> list[dict[st
         keys = _WEIGHTS.get(match[2], ()) if match[3] != "bias" else ()
         if not keys:
             vectors.add(tensor.dtype)
-        layer = stored[int(match[1])]
+        here = stored[int(match[1])]
         for key in keys:
-            n, size = layer.setdefault(key, {}).get(tensor.dtype, (0, 0.0))
-            layer[key][tensor.dtype] = (n + tensor.size, size + tensor.n_bytes)
+            n, size = here.setdefault(key, {}).get(tensor.dtype, (0, 0.0))
+            here[key][tensor.dtype] = (n + tensor.size, size + tensor.n_bytes)
     if len(vectors) > 1:
         raise UnsupportedError(f"{where}: vectors of several types ({', '.join(sorted(vectors))}) cannot be counted")
     plain = lookup(next(iter(vectors), "f32").lower())

@@ -131,6 +131,9 @@ class _ModelSpec(_Strict):
     aliases: tuple[Text, ...] = ()
     model_type: str = ""
     draft_method: str = ""
+    target_hidden_size: Positive | None = None
+    target_layer_ids: tuple[Natural, ...] = ()
+    assumptions: tuple[Text, ...] = ()
     max_position: Positive | None = None
     quantization: Text | None = None
     unquantized: tuple[Text, ...] = ()
@@ -256,6 +259,9 @@ def _model(spec: _ModelSpec) -> Model:
         mtp_layers=_ordered(spec.mtp_layers, layers),
         published_params=spec.published_params,
         draft_method=spec.draft_method,
+        target_hidden_size=spec.target_hidden_size,
+        target_layer_ids=spec.target_layer_ids,
+        assumptions=spec.assumptions,
         model_type=spec.model_type,
     )
 
@@ -376,6 +382,9 @@ def model_document(file: ModelFile) -> dict[str, Any]:
         "source": model.source,
         "model_type": model.model_type,
         "draft_method": model.draft_method,
+        "target_hidden_size": model.target_hidden_size,
+        "target_layer_ids": list(model.target_layer_ids),
+        "assumptions": list(model.assumptions),
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "tied_embeddings": model.tied_embeddings,

@@ -343,7 +343,13 @@ class Model:
         Total that the publisher prints, where it does.
     draft_method : str
         For a draft head that runs on its target's hidden states: ``eagle``, ``eagle3``, ``mtp``, ``medusa``,
-        ``mlp_speculator``, ``dflash``; empty for a model that stands alone.
+        ``mlp_speculator``, ``dflash``, ``dspark``; empty for a model that stands alone.
+    target_hidden_size : int or None
+        For a draft head: width of the target's states that it reads.
+    target_layer_ids : tuple of int
+        For a draft head: target layers whose states it reads, where its config lists them.
+    assumptions : tuple of str
+        What the counts rest on beside the config: defaults taken, fields not understood. Empty for exact counts.
     model_type : str
         The Hugging Face model type where the model was imported from one; empty otherwise.
     """
@@ -368,4 +374,7 @@ class Model:
     mtp_layers: tuple[Layer, ...] = ()
     published_params: int | None = None
     draft_method: str = ""
+    target_hidden_size: int | None = None
+    target_layer_ids: tuple[int, ...] = ()
+    assumptions: tuple[str, ...] = ()
     model_type: str = ""

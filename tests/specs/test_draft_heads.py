@@ -1,17 +1,30 @@
 """Draft heads: what they hold, what they add to the cache, what they share with their target."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specplan.decide.cost import cost
+from specplan.decide.source import Source
+from specplan.decide.step_source import loads
 from specplan.errors import InputError, UnsupportedError
 from specplan.formulas.kv_cache import kv_bytes_per_token
-from specplan.formulas.parameters import gathered_params, resident_bytes, resident_params, streamed_params
-from specplan.specs.catalog import load_model
+from specplan.formulas.pairing import check_pair, mismatches
+from specplan.formulas.parameters import (
+    gathered_params,
+    layer_weights,
+    resident_bytes,
+    resident_params,
+    streamed_params,
+)
+from specplan.specs.catalog import load_draft, load_model
+from specplan.specs.hardware import load_accelerator
 from specplan.specs.huggingface.config import import_config
-from specplan.specs.huggingface.drafts import draft_method, mtp_draft
+from specplan.specs.huggingface.draft_registry import draft_method
+from specplan.specs.huggingface.drafts import mtp_draft
 from specplan.specs.model_yaml import ModelFile, dump_model_yaml, model_from_text
 
 DATA = Path(__file__).parents[1] / "data"
@@ -53,7 +66,8 @@ def test_eagle3_of_llama_3_1_8b() -> None:
 def test_eagle3_reads_the_target_width_and_says_what_it_assumes() -> None:
     wide = named("LlamaForCausalLMEagle3", draft_vocab_size=32000, target_hidden_size=8192).model
     plain = named("LlamaForCausalLMEagle3", draft_vocab_size=32000).model
-    assert resident_params(wide) - resident_params(plain) == 3 * 4096 * 4096
+    own_embedding = 128256 * 4096  # the target's is of another width
+    assert resident_params(wide) - resident_params(plain) == 3 * 4096 * 4096 + own_embedding
     assert any("draft_vocab_size" in a for a in named("LlamaForCausalLMEagle3").assumptions)
 
 
@@ -187,10 +201,203 @@ def test_every_named_architecture_has_a_method_or_a_reason() -> None:
             assert name in str(error)  # noqa: PT017 - either outcome is fine, but both are checked
     assert "" not in counted.values(), [n for n, m in counted.items() if not m]
     assert len(counted) >= 45
-    assert {"eagle", "eagle3", "dflash", "medusa", "mlp_speculator", "mtp"} == set(counted.values())
+    assert {"eagle", "eagle3", "dflash", "dspark", "medusa", "mlp_speculator", "mtp"} == set(counted.values())
 
 
 def test_plain_models_are_no_drafts() -> None:
     for config in CONFIGS.values():
         if "draft" not in str(config.get("_source", "")) and config.get("architectures"):
             assert draft_method(config) == ""
+
+
+QWEN38_DFLASH2: dict[str, Any] = {
+    "architectures": ["DFlash2DraftModel"],
+    "model_type": "qwen3",
+    "hidden_size": 5120,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 17408,
+    "vocab_size": 248320,
+    "sliding_window": 2048,
+    "layer_types": ["sliding_attention"] * 5,
+    "torch_dtype": "bfloat16",
+    "block_size": 8,
+    "dflash_config": {
+        "target_layer_ids": [1, 16, 31, 46, 61],
+        "conv_kernel_size": 2,
+        "conv_group_size": 16,
+        "selector_rank": 256,
+        "selector_top_k": 16,
+    },
+}
+
+
+def test_dflash2_is_its_backbone_its_convolutions_and_its_selector() -> None:
+    """Figures of the published Qwen3.8-27B drafter (3.85 GB in bfloat16)."""
+    model = import_config(QWEN38_DFLASH2, "x").model
+    backbone = {**QWEN38_DFLASH2, "architectures": ["DFlashDraftModel"]}
+    backbone["dflash_config"] = {"target_layer_ids": [1, 16, 31, 46, 61]}
+    plain = import_config(backbone, "x").model
+    assert resident_params(plain) == 1_730_213_120
+    by_name = {w.name: w.size * w.copies for w in model.extra}
+    assert by_name["conv_kernels"] + by_name["conv_proj"] == 65_740_800
+    assert by_name["selector_codebooks"] + by_name["selector_proj"] == 128_450_560
+    assert resident_params(model) == 1_730_213_120 + 65_740_800 + 128_450_560
+    assert {layer.mixer.window for layer in model.layers} == {2048}  # type: ignore[union-attr]
+    assert gathered_params(model) == 2 * 248320 * 256
+
+
+def test_domino_adds_a_gru_and_a_low_rank_correction() -> None:
+    base = {**QWEN38_DFLASH2, "architectures": ["DFlashDraftModel"], "dflash_config": {"target_layer_ids": [1, 2, 3]}}
+    plain = import_config(base, "x").model
+    head = {"projector_type": "domino", "gru_hidden_dim": 1024, "emb_dim": 256}
+    domino = import_config({**base, "dflash_config": {"target_layer_ids": [1, 2, 3], **head}}, "x").model
+    added = 3 * 1024 * (5120 + 1024) + 256 * (5120 + 1024) + 256 * 248320
+    assert resident_params(domino) - resident_params(plain) == added
+
+
+def test_dspark_adds_a_markov_head_and_a_confidence() -> None:
+    base = {**QWEN38_DFLASH2, "architectures": ["Qwen3DSparkModel"], "dflash_config": None}
+    base |= {"target_layer_ids": [1, 2, 3, 4, 5], "markov_rank": 256, "markov_head_type": "vanilla", "block_size": 7}
+    bare = import_config(base, "x").model
+    assert (bare.draft_method, bare.head, bare.embedding) == ("dspark", False, False)
+    assert resident_params(bare) == 1_730_213_120 + 2 * 248320 * 256
+    sure = import_config({**base, "enable_confidence_head": True, "confidence_head_with_markov": True}, "x").model
+    assert resident_params(sure) - resident_params(bare) == 5120 + 256 + 1
+
+
+def test_a_window_over_all_layers_and_a_head_of_its_own() -> None:
+    base = {**QWEN38_DFLASH2, "architectures": ["DFlashDraftModel"]}
+    base = {k: v for k, v in base.items() if k not in ("layer_types", "sliding_window")}
+    config = {**base, "dflash_config": {"target_layer_ids": [1], "use_swa": True, "swa_window_size": 512}}
+    assert {layer.mixer.window for layer in import_config(config, "x").model.layers} == {512}  # type: ignore[union-attr]
+    own = import_config({**config, "has_own_lm_head": True}, "x").model
+    assert own.head
+    assert streamed_params(own) - streamed_params(import_config(config, "x").model) == 248320 * 5120
+    config["dflash_config"] = {"target_layer_ids": [1], "use_swa": True}
+    with pytest.raises(InputError, match="swa_window_size"):
+        import_config(config, "x")
+
+
+def test_eagle3_variants() -> None:
+    base = named("LlamaForCausalLMEagle3", draft_vocab_size=32000).model
+    h = 4096
+    alone = named("LlamaForCausalLMEagle3", draft_vocab_size=32000, eagle_config={"use_aux_hidden_state": False}).model
+    assert resident_params(base) - resident_params(alone) == 3 * h * h
+    four = named("LlamaForCausalLMEagle3", draft_vocab_size=32000, num_aux_hidden_states=4).model
+    assert resident_params(four) - resident_params(base) == h * h
+    normed = named("LlamaForCausalLMEagle3", draft_vocab_size=32000, norm_before_fc=True, fc_norm=True).model
+    assert resident_params(normed) - resident_params(base) == 2 * 3 * h  # EAGLE-3.1
+    other = named("LlamaForCausalLMEagle3", draft_vocab_size=32000, target_hidden_size=5120).model
+    assert (other.embedding, other.target_hidden_size) == (True, 5120)
+    assert gathered_params(other) == 128256 * h
+    by_field = named("LlamaForCausalLM", draft_vocab_size=32000).model
+    assert by_field.draft_method == "eagle3"
+    assert resident_params(by_field) == resident_params(base)
+    assert resident_params(named("PEagleDraftModel", draft_vocab_size=32000).model) == resident_params(base)
+
+
+def test_a_speculators_file() -> None:
+    layer = {k: v for k, v in LLAMA.items() if k != "torch_dtype"}
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": 32000,
+        "norm_before_residual": True,
+        "transformer_layer_config": layer,
+        "torch_dtype": "bfloat16",
+    }
+    found = import_config(config, "x").model
+    assert resident_params(found) == resident_params(named("LlamaForCausalLMEagle3", draft_vocab_size=32000).model)
+    with pytest.raises(UnsupportedError, match="speculators_model_type 'owl'"):
+        import_config({**config, "architectures": ["X"], "speculators_model_type": "owl"}, "x")
+
+
+def test_a_name_alone_makes_no_draft() -> None:
+    for name in ("EagleEyeForCausalLM", "MedusaXForCausalLM", "DFlashyModel", "XMTPForCausalLM"):
+        assert draft_method({"architectures": [name], "model_type": "llama"}) == "", name
+
+
+def test_a_prediction_layer_has_an_indexer_of_its_own() -> None:
+    """GLM-5.2: later layers use an earlier layer's choice, the MTP layer has none before it (9,371,904 parameters)."""
+    config = {**CONFIGS["zai-org/GLM-5"], "num_nextn_predict_layers": 1}
+    n = config["num_hidden_layers"]
+    shared = {**config, "indexer_types": ["full"] * 3 + ["shared"] * (n - 3)}
+    target, plain = import_config(shared, "x").model, import_config(config, "x").model
+    last, mtp = target.layers[-1], target.mtp_layers[0]
+    assert last.mixer.index_shared  # type: ignore[union-attr]
+    assert resident_params(mtp_draft(target)) == resident_params(mtp_draft(plain))
+    alone = {w.name: w.size for w in layer_weights(mtp, 6144)}
+    assert alone["indexer"] + alone["indexer_norm"] == 9_371_904
+
+
+def test_mimo_carries_three_dense_sliding_layers() -> None:
+    target = import_config(CONFIGS["XiaomiMiMo/MiMo-V2-Flash"], "x").model
+    assert resident_params(target) == 308_778_768_832
+    assert len(target.mtp_layers) == 3
+    assert {layer.mixer.window for layer in target.mtp_layers} == {128}  # type: ignore[union-attr]
+    h, width = 4096, 16384
+    attention = 64 * 192 * h + 8 * 192 * h + 8 * 128 * h + 64 * 128 * h
+    each = attention + 3 * h * width + 2 * h * h
+    assert streamed_params(mtp_draft(target)) == 3 * each
+
+
+def test_deepseek_v4_drafts_with_three_dspark_stages() -> None:
+    config = CONFIGS["deepseek-ai/DeepSeek-V4-Flash"]
+    dspark = {"dspark_block_size": 5, "dspark_target_layer_ids": [1, 20, 40], "dspark_markov_rank": 256}
+    target = import_config({**config, **dspark}, "x").model
+    draft = mtp_draft(target)
+    assert len(draft.layers) == 3
+    plain = mtp_draft(import_config({**config, "num_nextn_predict_layers": 1}, "x").model)
+    h, vocab = config["hidden_size"], config["vocab_size"]
+    # Against one prediction layer: two more bare stages, three states to join instead of two, and a Markov head.
+    bare = sum(w.size * w.copies for w in layer_weights(draft.layers[1], h))
+    added = 2 * bare + h * h + 2 * vocab * 256 + (h + 256 + 1) - h
+    assert resident_params(draft) - resident_params(plain) == added
+
+
+def test_a_draft_belongs_to_its_target() -> None:
+    """Each refused pair, with the two sizes."""
+    head = named("LlamaForCausalLMEagle3", draft_vocab_size=32000).model
+    refused: list[tuple[Any, str, str]] = [
+        (head, "qwen3-32b", "reads hidden states of 4096, the target has 5120"),
+        (head, "qwen3-8b", "has a vocabulary of 128256, the target of 151936"),
+        (named("EagleLlamaForCausalLM").model, "llama3-70b", "reads hidden states of 4096, the target has 8192"),
+        (
+            named("LlamaForCausalLMEagle3", draft_vocab_size=32000, eagle_aux_hidden_state_layer_ids=[2, 16, 40]).model,
+            "llama3.1-8b",
+            "reads layer 40, the target has 32",
+        ),
+        (import_config(QWEN38_DFLASH2, "x").model, "qwen3-32b", "has a vocabulary of 248320, the target of 151936"),
+    ]
+    for draft, name, message in refused:
+        target = load_model(name)
+        with pytest.raises(InputError, match=message):
+            check_pair(draft, target)
+        with pytest.raises(InputError, match=message):
+            cost(target, load_accelerator("h100-sxm"), draft=draft, tp=4)
+        with pytest.raises(InputError, match=message):
+            loads(target, Source(name="x", kind="model", model=draft), 4)
+    check_pair(head, load_model("llama3.1-8b"))
+    check_pair(import_config(QWEN38_DFLASH2, "x").model, load_model("qwen3.8-27b"))
+    wide = named("LlamaForCausalLMEagle3", draft_vocab_size=32000, target_hidden_size=8192).model
+    check_pair(wide, load_model("llama3.3-70b"))
+
+
+def test_a_cache_that_is_shared_has_the_targets_heads() -> None:
+    target = load_model("llama3.1-8b")
+    reading = replace(target.layers[0].mixer, shares_kv=True)  # type: ignore[type-var]
+    draft = replace(target, name="assistant", draft_method="mtp", layers=(replace(target.layers[0], mixer=reading),))
+    assert mismatches(draft, target) == ()
+    other = replace(draft, layers=(replace(target.layers[0], mixer=replace(reading, kv_heads=4)),))
+    assert mismatches(other, target) == ("reads a cache of 4 heads of 128, no layer of the target keeps one",)
+
+
+def test_a_method_without_a_model_offers_the_published_pairs() -> None:
+    with pytest.raises(InputError, match=r"yuhuili/EAGLE3-LLaMA3\.1-Instruct-8B"):
+        load_draft("eagle3", load_model("llama3.1-8b"))
+    assert load_draft("mtp", load_model("deepseek-v3")).draft_method == "mtp"
+    with pytest.raises(InputError, match="no multi-token prediction layers"):
+        load_draft("mtp", load_model("llama3.1-8b"))

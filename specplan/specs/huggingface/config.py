@@ -10,7 +10,8 @@ from typing import Any, Final
 from specplan.errors import InputError, UnsupportedError
 from specplan.files.documents import json_object
 from specplan.files.reading import read_text
-from specplan.specs.huggingface.drafts import DRAFT_METHODS, build_draft, draft_method, mtp_draft
+from specplan.specs.huggingface.draft_registry import DRAFT_METHODS, draft_method
+from specplan.specs.huggingface.drafts import build_draft, mtp_draft
 from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded
 from specplan.specs.huggingface.module_formats import apply_quantization

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
-from specplan.errors import UnsupportedError
+from specplan.errors import InputError, UnsupportedError
 from specplan.specs.huggingface.fields import Fields
-from specplan.specs.huggingface.mixers import attention, latent, matrix, present, vector
+from specplan.specs.huggingface.mixers import attention, latent, markov_head, matrix, present, vector
 from specplan.specs.huggingface.regular import GROUPED, Builder, Flag, Parts, dense_first, experts, on, window_size
 from specplan.values.model import (
     CompressedAttention,
@@ -252,14 +252,33 @@ def deepseek_v4(f: Fields) -> Parts:
     layers = tuple(Layer(mixer=known[kind], feed_forward=routed, extra=more) for kind in kinds)
     if hash_layers:
         f.assume(f"the first {hash_layers} layers route by a token-id table, which is not a parameter and not counted")
-    n_mtp = f.count("num_nextn_predict_layers", 0, least=0)
-    joined = (
-        matrix("attention", "eh_proj", 2 * f.hidden * f.hidden, Shard.REPLICATE),
-        vector("norms", "mtp_norms", 3 * f.hidden),
+    mtp = Layer(mixer=_compressed(f, "sliding_attention"), feed_forward=routed, extra=more)
+    return Parts(layers=layers, extra=_hyper_head(f), mtp_layers=_v4_drafts(f, mtp))
+
+
+def _v4_drafts(f: Fields, layer: Layer) -> tuple[Layer, ...]:
+    """DeepSeek-V4's own drafter: multi-token prediction layers, or DSpark's three stages behind one projection."""
+    if not f.has("dspark_block_size"):
+        n: int = f.count("num_nextn_predict_layers", 0, least=0)
+        joined = (
+            matrix("attention", "eh_proj", 2 * f.hidden * f.hidden, Shard.REPLICATE, quantizable=False),
+            vector("norms", "mtp_norms", 3 * f.hidden),
+            *_hyper_head(f),
+        )
+        return (dataclasses.replace(layer, extra=(*layer.extra, *joined)),) * n
+    f.count("dspark_block_size")
+    stages = f.count("n_mtp_layers", None) or 3
+    ids = f.counts("dspark_target_layer_ids")
+    if not ids:
+        raise InputError(f"{f.where}: dspark_target_layer_ids says which layers the DSpark stages read; it is missing")
+    confident = f.flag("enable_confidence_head", True)
+    once = (
+        matrix("attention", "main_proj", len(ids) * f.hidden * f.hidden, Shard.REPLICATE),
+        vector("norms", "main_norms", 2 * f.hidden),
+        *markov_head(f, f.count("dspark_markov_rank"), confident, True),
         *_hyper_head(f),
     )
-    mtp = Layer(mixer=_compressed(f, "sliding_attention"), feed_forward=routed, extra=(*more, *joined))
-    return Parts(layers=layers, extra=_hyper_head(f), mtp_layers=(mtp,) * n_mtp)
+    return (dataclasses.replace(layer, extra=(*layer.extra, *once)), *(layer,) * (stages - 1))
 
 
 _RATES: Final = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}

@@ -28,6 +28,16 @@ def present(*weights: Weight | None) -> tuple[Weight, ...]:
     return tuple(w for w in weights if w is not None and w.size)
 
 
+def markov_head(f: Fields, rank: int, confidence: bool, with_markov: bool) -> tuple[Weight, ...]:
+    """DSpark's Markov head: rows of one table, the whole of another as a bias on the logits; one linear confidence."""
+    rows = f.count("draft_vocab_size", None) or f.count("vocab_size")
+    return present(
+        table("embedding", "markov_w1", f.count("vocab_size") * rank),
+        matrix("head", "markov_w2", rank * rows, Shard.REPLICATE, quantizable=False),
+        vector("head", "confidence", (f.hidden + (rank if with_markov else 0) + 1) if confidence else 0),
+    )
+
+
 def _r(name: str, size: int, shard: Shard = Shard.SPLIT) -> Weight:
     return matrix("recurrent", name, size, shard)
 

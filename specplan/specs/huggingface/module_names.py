@@ -62,12 +62,16 @@ _FEED_FORWARD: Final[dict[str, tuple[str, ...]]] = {
     "down_proj": ("down_proj", "w2", "c_proj", "fc2", "dense_4h_to_h", "fc_out", "output_linear", "wo"),
 }
 # Families whose matrices have other names than the common ones; the names of every other family are tried in turn.
-_PHI: Final = {"o_proj": ("dense",), "up_proj": ("fc1",), "down_proj": ("fc2",)}
-_NEOX: Final = {"q_proj": ("query_key_value",), "k_proj": ("query_key_value",), "v_proj": ("query_key_value",),
-                "o_proj": ("dense",), "up_proj": ("dense_h_to_4h",), "down_proj": ("dense_4h_to_h",)}  # fmt: skip
-_COMMON: Final = {"q_proj": ("q_proj",), "k_proj": ("k_proj",), "v_proj": ("v_proj",), "o_proj": ("o_proj",),
-                  "gate_proj": ("gate_proj",), "up_proj": ("up_proj",), "down_proj": ("down_proj",)}  # fmt: skip
-_STYLES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+_Style = dict[str, tuple[str, ...]]
+_PHI: Final[_Style] = {"o_proj": ("dense",), "up_proj": ("fc1",), "down_proj": ("fc2",)}
+_NEOX: Final[_Style] = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("query_key_value",)),
+    "o_proj": ("dense",),
+    "up_proj": ("dense_h_to_4h",),
+    "down_proj": ("dense_4h_to_h",),
+}
+_COMMON: Final[_Style] = {name: (name,) for name in ("q_proj", "k_proj", "v_proj", "o_proj", *MLP_PARTS)}
+_STYLES: Final[dict[str, _Style]] = {
     "phi": _PHI,
     "opt": {**_PHI, "o_proj": ("out_proj",)},
     "starcoder2": {"up_proj": ("c_fc",), "down_proj": ("c_proj",), "o_proj": ("o_proj",)},
@@ -100,7 +104,7 @@ def _paths(component: str, leaves: tuple[str, ...], under: tuple[str, ...] = ())
     return found if component != "mlp" else (*found, *leaves)
 
 
-def _mlp_parts(weight: Weight, gated: bool, hidden: int, style: dict[str, tuple[str, ...]]) -> Iterator[Part]:
+def _mlp_parts(weight: Weight, gated: bool, hidden: int, style: _Style) -> Iterator[Part]:
     names = MLP_PARTS if gated else MLP_PARTS[1:]
     size = weight.size // len(names)
     for name in names:
@@ -150,6 +154,7 @@ def layer_parts(layer: Layer, hidden: int, model_type: str = "") -> tuple[Part, 
         if w.name == "mlp":
             found.extend(_mlp_parts(w, gated, hidden, style))
             continue
+        leaves: tuple[str, ...]
         under: tuple[str, ...] = ()
         if w.name == "indexer" and isinstance(layer.mixer, LatentAttention):
             leaves, under = ("wq_b", "wk", "weights_proj"), ("self_attn.indexer",)

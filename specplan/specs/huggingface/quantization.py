@@ -305,7 +305,8 @@ def _torchao_type(f: Fields, quant: Any, entry: Mapping[str, Any]) -> NumberForm
     if quant is None:
         return None
     name = str(quant).lower().replace("_", "")
-    data = entry.get("_data") if isinstance(entry.get("_data"), dict) else entry
+    inner = entry.get("_data")
+    data: Mapping[str, Any] = inner if isinstance(inner, dict) else entry
     if "int4" in name and "float8" not in name.split("int4")[0]:
         return grouped(4, "affine", _group(f, data, default=128))
     if "float8" in name or "fp8" in name:

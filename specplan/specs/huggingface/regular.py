@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from specplan.errors import InputError
 from specplan.specs.huggingface.fields import Fields
 from specplan.specs.huggingface.mixers import attention, matrix, vector
-from specplan.values.model import Attention, DenseMLP, Experts, Layer, Shard, Weight
+from specplan.values.model import Attention, DenseMLP, Experts, LatentAttention, Layer, Shard, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,10 +345,14 @@ def mtp_layer(f: Fields, last: Layer, n: int, *, norms: int = 3) -> tuple[Layer,
     """
     if n == 0:
         return ()
-    joined = matrix("attention", "eh_proj", 2 * f.hidden * f.hidden, Shard.REPLICATE)
+    # Engines and checkpoints leave the joining projection plain.
+    joined = matrix("attention", "eh_proj", 2 * f.hidden * f.hidden, Shard.REPLICATE, quantizable=False)
     own = vector("norms", "mtp_norms", norms * f.hidden)
+    mixer = last.mixer
+    if isinstance(mixer, LatentAttention) and mixer.index_shared:
+        mixer = replace(mixer, index_shared=False)  # an indexer of its own: no earlier layer chooses for it
     layer = Layer(
-        mixer=last.mixer,
+        mixer=mixer,
         feed_forward=last.feed_forward,
         norm_vectors=last.norm_vectors,
         extra=(*last.extra, joined, own),

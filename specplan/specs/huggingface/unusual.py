@@ -268,7 +268,7 @@ def _searched_layer(f: Fields, inner: dict[str, Any], feed: dict[str, Any]) -> L
 
 
 def mimo_v2(f: Fields) -> Parts:
-    """MiMo-V2-Flash: sliding layers with sinks and other key-value heads; values narrower than keys."""
+    """MiMo-V2: sliding layers with sinks and other key-value heads; values narrower than keys."""
     n = f.n_layers
     pattern = f.counts("hybrid_layer_pattern", n)
     kinds = f.words("layer_types", n)
@@ -277,7 +277,7 @@ def mimo_v2(f: Fields) -> Parts:
     else:
         slides = ["sliding" in kind for kind in kinds]
     behind = f.count("sliding_window_size", None)
-    window = window_size(f) if behind is None else behind + 1
+    window = behind or window_size(f)
     bias = f.flag("attention_bias")
     full = attention(f, v_head_dim=f.count("v_head_dim"), qkv_bias=bias)
     sliding = attention(
@@ -292,11 +292,16 @@ def mimo_v2(f: Fields) -> Parts:
     )
     routed = experts(f, Routed(count="n_routed_experts", shared_count="n_shared_experts"))
     mlp = DenseMLP(width=f.count("intermediate_size"))
+    n_mtp = f.count("num_nextn_predict_layers", None, least=0)
+    if n_mtp is None:
+        n_mtp = 3
+        f.assume("the checkpoint carries three dense multi-token prediction layers (the config does not count them)")
     return Parts(
         layers=tuple(
             Layer(mixer=sliding if s else full, feed_forward=routed if is_sparse else mlp)
             for s, is_sparse in zip(slides, dense_first(f, n, 1), strict=True)
-        )
+        ),
+        mtp_layers=mtp_layer(f, Layer(mixer=sliding, feed_forward=mlp), n_mtp),
     )
 
 
