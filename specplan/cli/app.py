@@ -1,8 +1,12 @@
 """The `specplan` command: a table of commands that are imported only when they are run."""
 
+import codecs
+import contextlib
+import errno
 import gc
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from typing import Any, Final, NoReturn
@@ -12,6 +16,7 @@ import typer.core
 
 from specplan import __version__
 from specplan.errors import MissingExtraError, SpecplanError
+from specplan.files.text import one_line
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: (module:function, one line)
@@ -116,7 +121,7 @@ def _read_value(error: Any, args: list[str]) -> str:
     return ""
 
 
-def _one_line(error: Any, args: list[str]) -> str:
+def _usage(error: Any, args: list[str]) -> str:
     """A usage error as one line that says what was read and where help is."""
     message = " ".join(error.format_message().split()).rstrip(".") + _read_value(error, args)
     context = getattr(error, "ctx", None)
@@ -128,22 +133,53 @@ def _run(args: list[str]) -> int:
         code = app(args=args, prog_name="specplan", standalone_mode=False)
     except _ClickError as error:
         if error.format_message():  # empty when no command was given: the help has been shown
-            typer.echo(f"specplan: {_one_line(error, args)}", err=True)
+            typer.echo(f"specplan: {one_line(_usage(error, args))}", err=True)
         return int(error.exit_code)
     except typer.Exit as stop:
         return int(stop.exit_code)
     return code if isinstance(code, int) else 0
 
 
-def _stop(error: SpecplanError) -> NoReturn:
-    typer.echo(f"specplan: {' '.join(str(error).split())}", err=True)
-    sys.exit(2)
+def _stop(message: str, code: int = 2) -> NoReturn:
+    """End with one line on stderr: text from outside in it is escaped and cut."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"specplan: {one_line(message)}", err=True)
+    sys.exit(code)
+
+
+def _unexpected(error: BaseException) -> str:
+    """What to say of an error that nobody foresaw: a bug of ours, or an extension that gave up."""
+    trace, where = error.__traceback__, ""
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__", "").startswith("specplan."):
+            where = f" in {frame.f_globals['__name__']}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return (
+        f"unexpected {type(error).__name__}{where}: {str(error) or 'no message'}; this is a bug in specplan "
+        f"{__version__}: please report this line and the command, and add --debug for the traceback"
+    )
+
+
+def _show_what_cannot_be_encoded(error: UnicodeError) -> tuple[str, int]:
+    from specplan.report.console import replace_in
+
+    return replace_in(error)
+
+
+def _prepare_streams() -> None:
+    """A terminal that lacks a sign gets its name; no output ends in an encoding error."""
+    codecs.register_error("specplan", _show_what_cannot_be_encoded)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="specplan")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line; errors that specplan raises on purpose become one line and exit code 2.
+    """Run the command line; every error is one line on stderr.
 
-    ``--debug`` anywhere on the line shows the traceback instead.
+    Errors that a user can mend exit with 2, those that nobody foresaw with 70. ``--debug`` anywhere on the line shows
+    the traceback instead.
     """
     # Start-up is a sixth shorter when imports are not searched for garbage and no pydantic plugins are looked for.
     gc.set_threshold(100_000, 50, 50)
@@ -152,26 +188,40 @@ def main(argv: list[str] | None = None) -> None:
     debug = "--debug" in args
     if debug:
         args.remove("--debug")
+    _prepare_streams()
     try:
         code = _run(args)
+        sys.stdout.flush()
         if argv is None:
             gc.freeze()  # the process ends here: a last search for garbage would take a quarter of a short command
         sys.exit(code)
-    except SpecplanError as error:
-        if debug:
-            raise
-        _stop(error)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if debug or package not in OPTIONAL:
-            raise
-        _stop(MissingExtraError(package, extra=OPTIONAL[package]))
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("specplan: interrupted", err=True)
-        sys.exit(130)
     except (BrokenPipeError, SystemExit) as stop:
         # The reader left (| head): it has what it wanted. Rich turns a closed pipe into an exit with 1, which is a no.
         if not isinstance(stop, BrokenPipeError) and not isinstance(stop.__context__, BrokenPipeError):
             raise
         sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
         sys.exit(0)
+    except BaseException as error:
+        if debug:
+            raise
+        _stop(*_said(error))
+
+
+def _said(error: BaseException) -> tuple[str, int]:
+    """The line and the exit code of an error."""
+    if isinstance(error, SpecplanError):
+        return str(error), 2
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted", 130
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this; ask for less (a smaller --max, --cells, batch or context)", 2
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        name = "the output" if error.filename is None else error.filename
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # what it still holds cannot be written either
+        return f"{name}: cannot be written: {error.strerror}", 2
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in OPTIONAL:
+        return str(MissingExtraError(package, extra=OPTIONAL[package])), 2
+    return _unexpected(error), 70

@@ -13,6 +13,6 @@ def architectures(json: bool = typer.Option(False, "--json", help="One JSON docu
     if json:
         typer.echo(json_document.render(import_report.architectures_document(statuses, DRAFT_METHODS)))
         return
-    from rich.console import Console
+    from specplan.report.console import Console
 
     import_report.print_architectures(statuses, DRAFT_METHODS, Console())

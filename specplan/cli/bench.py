@@ -31,7 +31,7 @@ def bench(
     from specplan.harness.bench import BenchJob
     from specplan.harness.bench import bench as measure
     from specplan.report import bench_table, json_document
-    from specplan.report.measured_table import wide_console
+    from specplan.report.console import Console
     from specplan.report.output_file import output_path
     from specplan.report.progress import Bars
     from specplan.specs.catalog import load_model
@@ -71,7 +71,7 @@ def bench(
     if json:
         typer.echo(json_document.render(bench_table.bench_document(report)))
         return
-    bench_table.print_bench(report, wide_console())
+    bench_table.print_bench(report, Console(wide=True))
     if path is not None:
         typer.echo(f"wrote {path}")
         if report.draft is not None:

@@ -84,11 +84,10 @@ def blocks(
 
     Exit code 1 when the engine would refuse to start.
     """
-    from rich.console import Console
-
     from specplan import units
     from specplan.decide.blocks_request import BlocksRequest, predict_blocks, told_beside
     from specplan.report import blocks_table, json_document
+    from specplan.report.console import Console
 
     def size(text: str | None) -> float | None:
         return None if text is None else units.parse(text, "memory")

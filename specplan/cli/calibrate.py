@@ -29,7 +29,7 @@ def calibrate(
     from specplan.harness.calibrate import CalibrateJob
     from specplan.harness.calibrate import calibrate as measure
     from specplan.report import calibration_table, json_document
-    from specplan.report.measured_table import wide_console
+    from specplan.report.console import Console
     from specplan.report.output_file import output_path
     from specplan.report.progress import Bars
     from specplan.specs.catalog import load_model
@@ -57,5 +57,5 @@ def calibrate(
     if json:
         typer.echo(json_document.render(calibration_table.calibration_document(report)))
         return
-    calibration_table.print_calibration(report, wide_console())
+    calibration_table.print_calibration(report, Console(wide=True))
     typer.echo(f"wrote {path}")

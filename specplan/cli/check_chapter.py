@@ -16,9 +16,8 @@ def check_chapter(json: bool = typer.Option(False, "--json", help="One JSON docu
 
         typer.echo(json_document.render(chapter_table.chapter_document(rows)))
     else:
-        from rich.console import Console
-
         from specplan.report.chapter_table import print_chapter
+        from specplan.report.console import Console
 
         print_chapter(rows, Console())
     if not all(row.passes for row in rows):

@@ -70,9 +70,8 @@ def compare(
 
         typer.echo(json_document.render(compare_table.compare_document(report)))
     else:
-        from rich.console import Console
-
         from specplan.report.compare_table import print_compare
+        from specplan.report.console import Console
 
         print_compare(report, Console(), verdict=verdict)
     if verdict and not report.pays:

@@ -67,8 +67,7 @@ def cost(
 
         typer.echo(json_document.render(cost_report.cost_document(report)))
     else:
-        from rich.console import Console
-
+        from specplan.report.console import Console
         from specplan.report.cost_report import print_cost
 
         print_cost(report, Console())

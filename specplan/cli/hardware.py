@@ -16,7 +16,7 @@ def hardware(
         summaries = [catalog_table.accelerator_summary(card) for card in cards]
         typer.echo(json_document.render({"command": "hardware", "inputs": {"name": name}, "hardware": summaries}))
         return
-    from rich.console import Console
+    from specplan.report.console import Console
 
     if name:
         catalog_table.print_accelerator(cards[0], Console())

@@ -30,7 +30,7 @@ def import_(
         inputs = {"source": source, "output": output, "assume": assume, "name": name}
         typer.echo(json_document.render(import_report.import_document(found, summary, inputs)))
         return
-    from rich.console import Console
+    from specplan.report.console import Console
 
     import_report.print_import(found, summary, Console())
     if target is not None:

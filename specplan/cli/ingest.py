@@ -89,10 +89,10 @@ def ingest(
         }
         typer.echo(render(ingest_document(inputs, found)))
     else:
+        from specplan.report.console import Console
         from specplan.report.ingest_report import print_ingest
-        from specplan.report.measured_table import wide_console
 
-        print_ingest(found, wide_console())
+        print_ingest(found, Console(wide=True))
 
 
 def _print_words(json: bool) -> None:

@@ -36,7 +36,7 @@ def measure(
     from specplan.files.writing import write_whole
     from specplan.harness.job import MeasureJob, run_job
     from specplan.report import json_document, measure_report
-    from specplan.report.measured_table import wide_console
+    from specplan.report.console import Console
     from specplan.report.progress import Bars
 
     sources = list(source) or (["ngram:min=2,max=5,k=3", "suffix", "draft:drop=12-15,k=3"] if demo else [])
@@ -74,7 +74,7 @@ def measure(
     if json:
         typer.echo(json_document.render(document))
         return
-    console = wide_console()
+    console = Console(wide=True)
     if found.engine:
         measure_report.print_engine(found.engine, str(found.inputs["runner"]), console)
         typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and vllm.log")

@@ -16,7 +16,7 @@ def models(
         summaries = [catalog_table.model_summary(model, aliases) for model, aliases in found]
         typer.echo(json_document.render({"command": "models", "inputs": {"name": name}, "models": summaries}))
         return
-    from rich.console import Console
+    from specplan.report.console import Console
 
     if name:
         catalog_table.print_model(*found[0], Console())

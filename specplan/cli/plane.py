@@ -114,7 +114,7 @@ def plane(
 
         typer.echo(json_document.render(document))
         return
-    from rich.console import Console
+    from specplan.report.console import Console
 
     if targets:
         typer.echo(place.where)

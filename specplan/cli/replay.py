@@ -119,10 +119,10 @@ def replay(
         inputs = plan.inputs() | {"target": target, "gpu": None if target is None else gpu, "batch": batch, "tp": tp}
         typer.echo(render(replay_document(inputs, sources, facts)))
     else:
-        from specplan.report.measured_table import wide_console
+        from specplan.report.console import Console
         from specplan.report.replay_report import print_replay
 
-        print_replay(sources, facts, wide_console(), timing=timing)
+        print_replay(sources, facts, Console(wide=True), timing=timing)
     if threshold is not None:
         fallen = [(r.measured.source, r.drift) for r in sources if r.drift is not None and r.drift.passes(threshold)]
         for name, fall in fallen:

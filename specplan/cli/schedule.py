@@ -64,8 +64,7 @@ def schedule(
 
         typer.echo(json_document.render(schedule_table.schedule_document(report)))
         return
-    from rich.console import Console
-
+    from specplan.report.console import Console
     from specplan.report.schedule_table import print_schedule
 
     print_schedule(report, Console())

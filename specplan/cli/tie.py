@@ -70,7 +70,7 @@ def tie(
     if json:
         typer.echo(json_document.render(document))
     else:
-        from rich.console import Console
+        from specplan.report.console import Console
 
         if model is not None:
             typer.echo(place.where)

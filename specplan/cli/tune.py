@@ -32,13 +32,12 @@ def tune(
     """
     from dataclasses import replace
 
-    from rich.console import Console
-
     from specplan import units
     from specplan.cli.source_option import Place, load_sources, scenes
     from specplan.decide import tune as plan
     from specplan.errors import InputError
     from specplan.report import json_document, tune_report
+    from specplan.report.console import Console
     from specplan.report.plane_report import print_notes
     from specplan.units import read_numbers, read_whole
     from specplan.values.source import Range

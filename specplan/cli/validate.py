@@ -26,7 +26,7 @@ def validate(
 
         typer.echo(json_document.render(validate_table.validate_document(reports)))
     else:
-        from rich.console import Console
+        from specplan.report.console import Console
 
         validate_table.print_validate(reports, Console(), rows=rows or table is not None)
     if check and not validate_table.holds(reports):
@@ -46,6 +46,6 @@ def _startup(*, json: bool) -> None:
 
         typer.echo(json_document.render(report.startup_document(found, summarise(found))))
         return
-    from rich.console import Console
+    from specplan.report.console import Console
 
     report.print_startup(found, summarise(found), Console())

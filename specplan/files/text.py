@@ -11,7 +11,7 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
 )
-_CREDENTIALS: Final = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s?#]*@")
+_CREDENTIALS: Final = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*:/{1,2})[^/\s?#]*@")
 _LONG: Final = re.compile(rf"'[^']{{{MAX_SHOWN - 1},}}'|\"[^\"]{{{MAX_SHOWN - 1},}}\"|\S{{{MAX_SHOWN + 1},}}")
 
 

@@ -17,7 +17,9 @@ from specplan.values.model import Model
 def _table(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name, justify in columns:
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "aliases")
+        table.add_column(
+            name, justify="right" if justify == "right" else "left", no_wrap=name != "aliases", overflow="fold"
+        )
     return table
 
 

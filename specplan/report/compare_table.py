@@ -1,6 +1,6 @@
 """`CompareReport` as tables and as a JSON document."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from specplan.decide.compare import Capacity, Cell, CompareReport
 from specplan.decide.sensitivity import Swing
 from specplan.report.grid import grid
 from specplan.units import format_seconds
+
+_Column = tuple[str, Callable[[Cell], str]]
 
 PROVENANCE: Final[dict[str, str]] = {
     "acceptance": "assumed",
@@ -68,12 +70,13 @@ _STYLES: Final = {"pays": "green", "does not pay": "red", "uncertain": "yellow"}
 
 
 _EVERYWHERE: Final = ("batch", "source", "k", "ms/token", "tok/s GPU", "speedup", "verdict")
+_KEYS: Final = ("batch", "source")
 _FROM_110: Final = ("tokens/step", "step", "bound by")
 """Columns that a terminal of 80 shows, and those that one of 110 adds; the others need 150."""
 
 
-def _columns(r: CompareReport, width: int) -> list[tuple[str, Callable[[Cell], str]]]:
-    columns: list[tuple[str, Callable[[Cell], str]]] = [
+def _columns(r: CompareReport) -> list[_Column]:
+    columns: list[_Column] = [
         ("batch", lambda c: str(c.batch) + ("" if c.fits else "*")),
         ("source", lambda c: escape(c.source)),
         ("k", lambda c: str(c.kappa) if c.kappa else ""),
@@ -89,11 +92,17 @@ def _columns(r: CompareReport, width: int) -> list[tuple[str, Callable[[Cell], s
         ("bound by", lambda c: c.binding),
         ("J/token", lambda c: "?" if c.joules_per_token is None else f"{c.joules_per_token:,.2f}"),
     ]
-    shown = _EVERYWHERE if width < 110 else (*_EVERYWHERE, *_FROM_110) if width < 150 else [name for name, _ in columns]
-    chosen = [column for column in columns if column[0] in shown]
     if any(c.cost_per_million is not None for c in r.cells):
-        chosen.append(("per M", lambda c: f"{c.cost_per_million:,.2f}"))
-    return chosen
+        columns.append(("per M", lambda c: f"{c.cost_per_million:,.2f}"))
+    return columns
+
+
+def _tables(columns: Sequence[_Column], width: int) -> list[list[_Column]]:
+    """The columns of each table: where they have no room side by side, what decides first, then what explains it."""
+    if width >= 150:
+        return [list(columns)]
+    first = [c for c in columns if c[0] in (*_EVERYWHERE, "per M") or (width >= 110 and c[0] in _FROM_110)]
+    return [first, [c for c in columns if c[0] in _KEYS or c not in first]]
 
 
 def _ms(seconds: float) -> str:
@@ -121,16 +130,15 @@ def print_compare(r: CompareReport, console: Console, *, verdict: bool = False) 
     head = f"[bold]{escape(r.target.name)}[/bold] on {where}"
     band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
     console.print(f"{head}; times: [bold]{r.layer}[/bold]{band}", highlight=False)
-    columns = _columns(r, console.width)
+    columns = _columns(r)
     for context in dict.fromkeys(c.context_len for c in r.cells):
-        table = grid(*(name for name, _ in columns), left=_LEFT, wrap=("source",))
-        for batch in dict.fromkeys(c.batch for c in r.cells):
-            for cell in (c for c in r.cells if (c.context_len, c.batch) == (context, batch)):
-                table.add_row(*(show(cell) for _, show in columns))
         console.print(f"\ncontext {context:,}: derived figures, acceptance assumed as given", highlight=False)
-        console.print(table)
-    if len(columns) < 14:
-        console.print("a terminal of 150 columns, or --json, shows every figure", style="dim", highlight=False)
+        for shown in _tables(columns, console.width):
+            table = grid(*(name for name, _ in shown), left=_LEFT, wrap=("source",))
+            for batch in dict.fromkeys(c.batch for c in r.cells):
+                for cell in (c for c in r.cells if (c.context_len, c.batch) == (context, batch)):
+                    table.add_row(*(show(cell) for _, show in shown))
+            console.print(table)
     console.print()
     _print_capacities(r.capacities, console)
     if r.sensitivity:

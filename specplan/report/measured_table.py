@@ -1,10 +1,7 @@
 """Measured sources as tables for people."""
 
 import math
-import os
-import sys
 from collections.abc import Sequence
-from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -16,9 +13,6 @@ from specplan.report.grid import LiteralTable
 from specplan.report.measured_document import wasted
 from specplan.units import format_seconds
 
-FILE_WIDTH: Final = 132
-"""Width of tables that go to a file or a pipe."""
-
 
 def figure_table(*columns: tuple[str, str]) -> Table:
     """Borderless table, its cells no markup, of the given columns (name, justification); long texts fold."""
@@ -26,12 +20,6 @@ def figure_table(*columns: tuple[str, str]) -> Table:
     for name, justify in columns:
         table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     return table
-
-
-def wide_console() -> Console:
-    """A console as wide as the terminal; where there is none, wide enough for these tables."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_WIDTH
-    return Console(width=width, force_jupyter=False)  # notebooks, too, show tables as text
 
 
 def print_line(text: str, console: Console) -> None:
