@@ -10,6 +10,7 @@ from specplan.cli import options
 def blocks(
     target: str = typer.Argument(None, help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model (method draft_model / STANDALONE)."),
+    source: str = typer.Option(None, "--source", "-s", help="What drafts, as in every command, instead of --draft."),
     gpu: str = typer.Option(None, "--gpu", help="Hardware profile: a name (see `specplan hardware`) or a YAML file."),
     gpu_memory: str = typer.Option(
         None,
@@ -85,6 +86,7 @@ def blocks(
     Exit code 1 when the engine would refuse to start.
     """
     from specplan import units
+    from specplan.cli.source_option import one_source
     from specplan.decide.blocks_request import BlocksRequest, predict_blocks, told_beside
     from specplan.report import blocks_table, json_document
     from specplan.report.console import Console
@@ -130,6 +132,7 @@ def blocks(
         num_steps=speculative_num_steps,
         eagle_topk=speculative_eagle_topk,
         num_draft_tokens=speculative_num_draft_tokens,
+        source=None if source is None else one_source(source),
     )  # fmt: skip
     if from_log is not None:
         from specplan.decide.startup_log import check_log

@@ -8,6 +8,7 @@ from specplan.cli import options
 def cost(
     target: str = options.TARGET,
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model, named like the target."),
+    source: str = typer.Option(None, "--source", "-s", help="What drafts, as in every command, instead of --draft."),
     gpu: str = options.GPU,
     tp: int = options.TP,
     draft_tp: int = typer.Option(
@@ -39,15 +40,25 @@ def cost(
     """
     from specplan import units
     from specplan.decide import cost as plan
+    from specplan.errors import InputError
     from specplan.specs.catalog import load_draft, load_model
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats
 
     model = load_model(target)
+    drafter, spoken = None if draft is None else load_draft(draft, model), None
+    if source is not None:
+        if draft is not None or alpha is not None:
+            raise InputError("give either --source, with its alpha in it, or --draft and --alpha")
+        from specplan.cli.source_option import one_source
+
+        spoken = one_source(source, target=model)
+        kappa, drafter = spoken.kappa or kappa, spoken.model
     report = plan.cost(
         model,
         load_accelerator(gpu),
-        draft=None if draft is None else load_draft(draft, model),
+        draft=drafter,
+        source=spoken,
         engine=engine,
         engine_version=engine_version,
         tp=tp,

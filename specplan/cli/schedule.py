@@ -29,7 +29,7 @@ def schedule(
 ) -> None:
     """Best draft length per batch, as the engine's configuration and a command to paste."""
     from specplan import units
-    from specplan.cli.source_option import load_sources, load_tables
+    from specplan.cli.source_option import load_tables, one_source
     from specplan.decide.schedule import schedule as plan
     from specplan.errors import InputError
     from specplan.specs.catalog import load_model
@@ -43,7 +43,7 @@ def schedule(
     report = plan(
         load_model(target),
         load_accelerator(gpu),
-        load_sources([source if source is not None else f"{draft}:alpha={alpha}"])[0],
+        one_source(source if source is not None else f"{draft}:alpha={alpha}"),
         engine=engine,
         tp=tp,
         contexts=[units.parse_count(c) for c in context.split(",")],

@@ -52,6 +52,20 @@ def load_sources(texts: Sequence[str], kappa: int | None = None, *, models: bool
     return found
 
 
+def one_source(text: str, kappa: int | None = None, *, target: Model | None = None) -> Source:
+    """The one source that a text stands for, its model loaded; a method's head is made for the target, if one is named.
+
+    A source that states its c needs no model.
+    """
+    found = load_sources([text], kappa)
+    if len(found) > 1:
+        raise InputError(f"--source {text}: holds {len(found)} sources; name one: {text}:{found[0].title}")
+    source = found[0]
+    if target is None or source.is_model or source.c is not None or source.is_weightless:
+        return source
+    return replace(source, model=head_for(source, target))
+
+
 def with_model(source: Source) -> Source:
     """The source with the model that drafts, where it has one."""
     if source.kind != "model":

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.decide.startup_log import Told, card_called
+from specplan.decide.step_setting import drafting_of
+from specplan.decide.step_source import head_for
 from specplan.errors import InputError
 from specplan.memory.blocks import BlocksReport, sglang_blocks, vllm_blocks
+from specplan.memory.pool import Drafting, sglang_drafting, vllm_drafting
 from specplan.memory.sglang import SglangFlags
 from specplan.memory.speculative import (
     Speculation,
@@ -20,6 +23,7 @@ from specplan.specs.huggingface.vision import tower_beside
 from specplan.values.draft_methods import draft_method
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
+from specplan.values.source import HEADS, Source
 
 DEFAULT_TOKENS = 5
 """Drafted tokens assumed with --draft alone; stated among the assumptions."""
@@ -45,6 +49,7 @@ class BlocksRequest:
     num_steps: int | None
     eagle_topk: int | None
     num_draft_tokens: int | None
+    source: Source | None = None
 
 
 def predict_blocks(request: BlocksRequest) -> BlocksReport:
@@ -53,6 +58,9 @@ def predict_blocks(request: BlocksRequest) -> BlocksReport:
         raise InputError("name a target, such as llama3-70b, or give --from-log (list targets: specplan models)")
     card = card_called(request.gpu or (None if request.gpu_memory else "h100-sxm"), request.gpu_memory)
     model = load_model(request.target)
+    spoken = (request.draft, request.speculative_config, request.algorithm, request.algorithm_draft)
+    if request.source is not None and any(spoken):
+        raise InputError("give either --source or the engine's own words for what drafts")
     if request.engine == "vllm":
         return _vllm(request, model, card)
     if request.engine == "sglang":
@@ -106,7 +114,7 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
     for flag, value in _sglang_alone(request).items():
         if value is not None:
             raise InputError(f"{flag} is SGLang's; --engine vllm has none")
-    if request.kappa is not None and request.draft is None:
+    if request.kappa is not None and request.draft is None and request.source is None:
         raise InputError("-k belongs to --draft; other methods state num_speculative_tokens in --speculative-config")
     flags = VllmFlags(**_given({**request.common, **request.vllm, "version": request.engine_version}))
     model, flags, note = _with_tower(request, model, flags, card)
@@ -118,8 +126,17 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
             # A checkpoint of a head is no stand-alone draft model, whatever option names it.
             method = draft_method(draft.draft_method)
             speculation = replace(speculation, method=method.vllm or method.name, parallel_drafting=method.one_pass)
+    if request.source is not None:
+        speculation, draft = vllm_drafting(_drafting(request, request.source, model), model)
     report = vllm_blocks(model, card, flags, speculation, draft)
     return _noted(_with_assumed_tokens(report, request), note)
+
+
+def _drafting(request: BlocksRequest, source: Source, target: Model) -> Drafting:
+    """What drafts, by a source; a head that is named by its method alone is made for the target."""
+    if source.kind in HEADS and source.model is None:
+        source = replace(source, model=head_for(source, target))
+    return drafting_of(source, source.kappa or request.kappa or DEFAULT_TOKENS, request.engine)
 
 
 def _with_tower(
@@ -164,13 +181,14 @@ def _vllm_speculation(request: BlocksRequest, flags: VllmFlags, model: Model) ->
 
 
 def _with_assumed_tokens(report: BlocksReport, request: BlocksRequest) -> BlocksReport:
-    if report.speculative is None or request.draft is None or request.kappa is not None:
+    told = request.kappa is not None or (request.source is not None and request.source.kappa is not None)
+    if report.speculative is None or told or (request.draft is None and request.source is None):
         return report
     note = f"num_speculative_tokens {DEFAULT_TOKENS} (give -k)"
     return replace(report, speculative=replace(report.speculative, assumptions=(*report.speculative.assumptions, note)))
 
 
-def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksReport:
+def _refuse_what_sglang_has_not(request: BlocksRequest) -> None:
     if request.speculative_config is not None:
         raise InputError("--speculative-config is vLLM's; SGLang takes --speculative-algorithm")
     if request.vllm.get("gpu_memory_utilization") is not None:
@@ -179,12 +197,16 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
     for field, flag in _VLLM_ALONE.items():
         if request.vllm.get(field) not in (None, getattr(defaults, field)):
             raise InputError(f"{flag} is not taken with --engine sglang")
-    if request.kappa is not None and request.algorithm_draft is None and request.draft is None:
+    if request.kappa is not None and not (request.algorithm_draft or request.draft or request.source):
         raise InputError("-k belongs to --draft; SGLang's own flag is --speculative-num-steps")
     if request.algorithm is None and request.algorithm_draft is None and request.draft is None:
         for flag in ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"):
             if _sglang_alone(request)[flag] is not None:
                 raise InputError(f"{flag} needs --speculative-algorithm")
+
+
+def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksReport:
+    _refuse_what_sglang_has_not(request)
     flags = SglangFlags(**_given({**request.common, **request.sglang, "version": request.engine_version}))
     name = request.algorithm
     path = request.algorithm_draft or request.draft
@@ -199,7 +221,9 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
         speculation = sglang_speculation(
             name, path, num_steps=steps, eagle_topk=request.eagle_topk, num_draft_tokens=request.num_draft_tokens
         )
-    return sglang_blocks(model, card, flags, speculation, draft)
+    if request.source is not None:
+        speculation, draft = sglang_drafting(_drafting(request, request.source, model), model)
+    return _with_assumed_tokens(sglang_blocks(model, card, flags, speculation, draft), request)
 
 
 def told_beside(request: BlocksRequest) -> Told:

@@ -4,16 +4,17 @@ One call, `cost`, returns the frozen `CostReport` that the table and the JSON do
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from specplan.decide.engine_cost import EngineCost, engine_cost
 from specplan.decide.pricing import drafts_in_one_pass
 from specplan.decide.ranks import require_ranks
+from specplan.decide.source import emitted, placed, source_speedup
 from specplan.errors import InputError
 from specplan.formulas import kv_cache, parameters, roofline
 from specplan.formulas.emitted import expected_emitted
-from specplan.formulas.indifference import break_even_alpha, free_draft_tie
+from specplan.formulas.indifference import break_even_alpha, contour_alpha, free_draft_tie
 from specplan.formulas.pairing import check_pair
 from specplan.formulas.speedup import speedup
 from specplan.memory.plain import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, PlainPool, plain_pool
@@ -22,6 +23,7 @@ from specplan.units import LARGEST_COUNT, format_bytes, format_gib
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
+from specplan.values.source import Source
 
 DEFAULT_CONTEXT: Final = 2048
 """Cached tokens per request where none are given, in every command; the chapter's figures count none."""
@@ -112,6 +114,7 @@ def cost(
     accelerator: Accelerator,
     *,
     draft: Model | None = None,
+    source: Source | None = None,
     tp: int = 1,
     draft_tp: int | None = None,
     kappa: int = 3,
@@ -132,6 +135,8 @@ def cost(
     ----------
     target, draft : Model
         The draft is optional: without one, c and what follows from it are None.
+    source : Source, optional
+        What drafts, with an acceptance of any form and perhaps a c of its own; `draft` is then its model.
     accelerator : Accelerator
     tp, draft_tp : int
         Tensor-parallel degree; engines demand the same for the draft, which is the default.
@@ -187,7 +192,16 @@ def cost(
     verify = _verify_factor(target, priced_target, accelerator, tp=tp, batch=batch, kappa=kappa)
     # A head that drafts a block passes once per step, which is kappa-th of a pass per token.
     per_token = c / kappa if c is not None and draft is not None and drafts_in_one_pass(draft) else c
+    if source is not None:
+        c = per_token = source.c if source.c is not None else 0.0 if source.is_weightless else per_token
     answers = _answers(alpha, kappa, per_token, verify)
+    if source is not None and source.has_acceptance and per_token is not None:
+        at = replace(placed(source, kappa=kappa, c=per_token), kappa=kappa)
+        if source.verify is None or source.verify_origin == "measured":
+            at = replace(at, verify=verify)
+        gain = float(source_speedup(at))
+        dagger = float(contour_alpha(0.0, gain, kappa, verify))
+        answers = (answers[0], float(emitted(source, kappa)), gain, None if math.isnan(dagger) else dagger)
 
     def pool(*models: Model) -> PlainPool:
         available = memory * share - workspace_bytes
@@ -204,6 +218,7 @@ def cost(
             target,
             accelerator,
             draft=draft,
+            source=source,
             engine=engine,
             engine_version=engine_version,
             tp=tp,
@@ -228,7 +243,7 @@ def cost(
         memory_source=memory_read,
         memory_bytes=memory,
         workspace_bytes=workspace_bytes,
-        alpha=alpha,
+        alpha=source.alpha.best if source is not None and source.alpha is not None else alpha,
         c=c,
         verify_factor=verify,
         alpha_break_even=answers[0],

@@ -1,17 +1,20 @@
 """What `specplan cost` shows beside the chapter's figures: the same question inside a serving engine."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from specplan.decide.pricing import Pair, prices
-from specplan.decide.step_setting import error_band
+from specplan.decide.pricing import Pair, Setting, priced, prices
+from specplan.decide.source import placed, source_speedup
+from specplan.decide.step_setting import drafting_of, error_band
+from specplan.decide.step_source import is_padded
 from specplan.formulas.indifference import break_even_alpha
 from specplan.formulas.speedup import speedup
-from specplan.memory.pool import Drafting, Pool, Serving, pool
+from specplan.memory.pool import Pool, Serving, pool
 from specplan.timing.step_time import DEFAULT_LAYER, machine
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
+from specplan.values.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ def engine_cost(
     accelerator: Accelerator,
     *,
     draft: Model | None = None,
+    source: Source | None = None,
     engine: str = "vllm",
     engine_version: str | None = None,
     tp: int = 1,
@@ -90,8 +94,9 @@ def engine_cost(
         kv_cache_dtype="auto" if kv_format is None else kv_format.name,
     )
     with_draft = None
-    if draft is not None:
-        drafting = Drafting(method=draft.draft_method or "model", kappa=kappa, model=draft)
+    if draft is not None or source is not None:
+        spoken = Source(name="draft", kind="model") if source is None else source
+        drafting = drafting_of(replace(spoken, model=draft, kappa=None), kappa, engine)
         with_draft = pool(target, accelerator, serving, length, drafting)
     found, band = None, 0.0
     notes: tuple[str, ...] = ()
@@ -109,10 +114,18 @@ def engine_cost(
         on = machine(accelerator, engine, tp)
         notes, band = on.notes, error_band(on) or 0.0
     gain, even = None, None
+    if source is not None and found is not None:
+        at = placed(source, kappa=kappa, c=0.0)
+        at = replace(at, kappa=kappa, padded=is_padded(pair.machine, replace(source, model=draft)))
+        c, verify = priced(at, Setting(pair=pair), batch=batch, context_len=context_len)
+        if source.has_acceptance:
+            gain = float(source_speedup(replace(at, c=c, verify=verify)))
+        found = replace(found, c=c, verify=verify)
     if found is not None and found.c is not None:
         border = float(break_even_alpha(kappa, found.c, found.verify))
         even = None if math.isnan(border) else border
-        gain = None if alpha is None else float(speedup(alpha, kappa, found.c, found.verify))
+        if source is None and alpha is not None:
+            gain = float(speedup(alpha, kappa, found.c, found.verify))
     return EngineCost(
         pool=pool(target, accelerator, serving, length),
         pool_with_draft=with_draft,

@@ -93,6 +93,17 @@ def best_kappa(
     return np.asarray(ks[np.argmin(found.per_token_s, axis=1)], np.int64)
 
 
+def drafting_of(source: Source, kappa: int, engine: str) -> Drafting:
+    """What drafts as far as memory goes; of a source of which only c is known, the slots of its drafts."""
+    known = source.is_model or source.kind in MATCHERS or source.kind == "mtp"
+    method = source.kind if known else "ngram" if engine == "sglang" else "suffix"
+    if source.model is not None and source.model.draft_method:
+        method = source.model.draft_method
+    elif engine == "sglang" and method == "sglang-ngram":
+        method = "ngram"
+    return Drafting(method=method, kappa=kappa, model=source.model, nodes=source.nodes)
+
+
 def pool_of(setting: Setting, source: Source, context_len: int, kappa: int | None = None) -> Pool:
     """The engine's pool for requests of `context_len` tokens while `source` drafts `kappa` tokens, its longest if None.
 
@@ -107,8 +118,5 @@ def pool_of(setting: Setting, source: Source, context_len: int, kappa: int | Non
         workspace_bytes=setting.workspace_bytes,
     )
     k = most_kappa(source, setting.max_kappa) if kappa is None else kappa
-    # A source of which only c is known owns the slots of its drafts and nothing else that is known.
-    slots_alone = "ngram" if serving.engine == "sglang" else "suffix"
-    method = source.kind if source.is_model or source.kind in MATCHERS else slots_alone
-    drafting = Drafting(method=method, kappa=k, model=source.model, nodes=source.nodes) if k else None
+    drafting = drafting_of(source, k, serving.engine) if k else None
     return pool(setting.target, setting.on.accelerator, serving, max(context_len, 1), drafting)

@@ -163,21 +163,31 @@ def _vllm(target: Model, card: Accelerator, serving: Serving, length: int, draft
         flags = replace(flags, version=serving.version)
     if serving.workspace_bytes is not None:
         flags = replace(flags, activation_peak=serving.workspace_bytes, non_torch=0.0, cuda_graph=0.0)
-    speculation, model = None, None
-    if drafting is not None:
-        method = draft_method(drafting.method)
-        if method.vllm is None:
-            raise UnsupportedError(f"vLLM has no {method.name}")
-        # A head's own layers are cut from the target by the engine.
-        model = None if method.name == "mtp" and target.mtp_layers else drafting.model
-        speculation = Speculation(
-            method=method.vllm,
-            num_speculative_tokens=drafting.kappa,
-            parallel_drafting=method.one_pass,
-            heterogeneous_vocab=method.by == "model" and model is not None and model.vocab_size != target.vocab_size,
-            older_runner=method.older_runner,
-        )
+    speculation, model = (None, None) if drafting is None else vllm_drafting(drafting, target)
     return _pool(predict_vllm(target, card, flags, speculation, model), length, speculation)
+
+
+def vllm_drafting(drafting: Drafting, target: Model) -> tuple[Speculation, Model | None]:
+    """What drafts in vLLM's words, and the model that it loads beside the target.
+
+    Raises
+    ------
+    UnsupportedError
+        If vLLM has no such method.
+    """
+    method = draft_method(drafting.method)
+    if method.vllm is None:
+        raise UnsupportedError(f"vLLM has no {method.name}")
+    # A head's own layers are cut from the target by the engine.
+    model = None if method.name == "mtp" and target.mtp_layers else drafting.model
+    speculation = Speculation(
+        method=method.vllm,
+        num_speculative_tokens=drafting.kappa,
+        parallel_drafting=method.one_pass,
+        heterogeneous_vocab=method.by == "model" and model is not None and model.vocab_size != target.vocab_size,
+        older_runner=method.older_runner,
+    )
+    return speculation, model
 
 
 def _sglang(target: Model, card: Accelerator, serving: Serving, length: int, drafting: Drafting | None) -> Pool:
@@ -189,18 +199,28 @@ def _sglang(target: Model, card: Accelerator, serving: Serving, length: int, dra
     )
     if serving.version is not None:
         flags = replace(flags, version=serving.version)
-    speculation, model = None, None
-    if drafting is not None:
-        method = draft_method(drafting.method)
-        if method.sglang is None:
-            raise UnsupportedError(f"SGLang has no {method.name}")
-        model = None if method.name == "mtp" and target.mtp_layers else drafting.model
-        speculation = SglangSpeculation(
-            algorithm="EAGLE" if method.sglang == "NEXTN" else method.sglang,
-            draft_model=None,
-            num_draft_tokens=drafting.nodes or drafting.kappa + 1,
-        )
+    speculation, model = (None, None) if drafting is None else sglang_drafting(drafting, target)
     return _pool(predict_sglang(target, card, flags, speculation, model), length, speculation)
+
+
+def sglang_drafting(drafting: Drafting, target: Model) -> tuple[SglangSpeculation, Model | None]:
+    """What drafts in SGLang's words, and the model that it loads beside the target.
+
+    Raises
+    ------
+    UnsupportedError
+        If SGLang has no such algorithm.
+    """
+    method = draft_method(drafting.method)
+    if method.sglang is None:
+        raise UnsupportedError(f"SGLang has no {method.name}")
+    model = None if method.name == "mtp" and target.mtp_layers else drafting.model
+    speculation = SglangSpeculation(
+        algorithm="EAGLE" if method.sglang == "NEXTN" else method.sglang,
+        draft_model=None,
+        num_draft_tokens=drafting.nodes or drafting.kappa + 1,
+    )
+    return speculation, model
 
 
 def _pool(found: PoolPrediction, length: int, speculation: Speculation | SglangSpeculation | None) -> Pool:

@@ -152,3 +152,25 @@ def test_bad_input_is_one_line_and_exit_code_2(specplan, case: str):
     if expected is not None:  # usage errors are printed by the option parser, with its frame
         assert expected in done.err
         assert done.err.count("\n") == 1
+
+
+def test_one_spelling_is_one_question_to_every_command(specplan):
+    spelled = "llama3.2-1b:alpha=.7,k=3"
+    place = ("llama3-70b", "--gpu", "h100-sxm", "--tp", "4")
+
+    def asked(*argv: str) -> dict:
+        done = specplan(*argv, "--json")
+        assert done.code in (0, 1), done.err
+        return json.loads(done.out)
+
+    short = asked("cost", *place, "-d", "llama3.2-1b", "-a", "0.7")
+    assert asked("cost", *place, "-s", spelled) == short
+    load = ("--batch", "8", "--context", "2048", "--layer", "modelled")
+    (cell,) = [c for c in asked("compare", *place, "-s", spelled, *load)["cells"] if c["source"] == spelled]
+    (point,) = asked("plane", *place, "-s", spelled, *load)["planes"][0]["points"]
+    assert point["speedup"] == pytest.approx(cell["speedup"], rel=1e-9)
+    for text in ("ngram:min=2,max=5,k=3,rule=vllm-v1,alpha=.7", "suffix:factor=2,alpha=.5,k=8", "mine:c=.05,alpha=.8"):
+        assert asked("compare", *place, "-s", text)["inputs"]["sources"] == [text]
+        assert asked("tune", place[0], *place[1:], "-s", text)["sources"]
+        assert specplan("blocks", *place, "-s", text).code == 0
+        assert specplan("cost", *place, "-s", text).code == 0
