@@ -12,6 +12,10 @@ def ingest(
     before: str = typer.Option(None, "--before", help="An earlier scrape (URL or file): only what came since counts."),
     interval: float = typer.Option(None, "--interval", help="Scrape the address twice, this many seconds apart."),
     width: int = typer.Option(None, "--width", help="SGLang's num_draft_tokens, where the input does not tell it."),
+    alert: list[str] = typer.Option(
+        [], "--alert", help="Exit with 1 where it holds: alpha<0.5, length<2, coverage<0.3, waste>0.6, 20% (a fall)."
+    ),
+    rules: str = typer.Option(None, "--rules", help="Print Prometheus alert rules for vllm, sglang or llama.cpp."),
     words: bool = typer.Option(False, "--words", help="Print every engine's words by version, and what each is here."),
     timeout: float = typer.Option(10.0, "--timeout", help="Seconds for one answer over HTTP."),
     target: str = typer.Option(None, "--target", help="Model that the engine serves: adds cost, speedup, best k."),
@@ -34,10 +38,11 @@ def ingest(
     """
     from pathlib import Path
 
-    if words:
-        _print_words(json)
+    if words or (rules is not None and not origins):
+        _print_reference(rules, json)
         return
     from specplan import units
+    from specplan.decide.change import alert as read_alert
     from specplan.decide.pricing import Pair
     from specplan.errors import InputError
     from specplan.ingest.read import read_origin
@@ -46,23 +51,17 @@ def ingest(
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
 
-    if not origins:
-        raise InputError("name a URL or a file to read, or give --words")
-    if width is not None and width < 2:
-        raise InputError(f"--width {width}: num_draft_tokens is at least 2, the root and one drafted token")
+    if not origins or (width is not None and width < 2):
+        raise InputError("name a URL or a file to read; --width is at least 2, the root and one drafted token")
     pair = None
     if target is not None:
-        pair = Pair(
-            target=load_model(target),
-            draft=None if draft is None else load_model(draft),
-            accelerator=load_accelerator(gpu),
-            tp=tp,
-            layer=layer,
-        )
+        drafter = None if draft is None else load_model(draft)
+        pair = Pair(target=load_model(target), draft=drafter, accelerator=load_accelerator(gpu), tp=tp, layer=layer)
     elif draft is not None or c is not None:
         raise InputError("--draft and --c price a draft beside a target; give --target too")
     if before is not None and len(origins) > 1:
         raise InputError("--before is an earlier scrape of one address or file; give one of them")
+    alerts = [read_alert(text) for text in alert]
     refuse_overwrite([None if records is None else Path(records)], [Path(origin) for origin in origins])
     observed = [
         o
@@ -93,6 +92,25 @@ def ingest(
         from specplan.report.ingest_report import print_ingest
 
         print_ingest(found, Console(wide=True))
+    _fire([said for a in alerts for i in found if (said := a.fires(i.measured, i.earlier, i.found_break)) is not None])
+
+
+def _fire(alerts: list[str]) -> None:
+    """Name the alerts and end with 1, if there are some."""
+    for said in alerts:
+        typer.echo(f"alert: {said}", err=True)
+    if alerts:
+        raise typer.Exit(1)
+
+
+def _print_reference(rules: str | None, json: bool) -> None:
+    """Alert rules of an engine, or the table of words."""
+    if rules is None:
+        _print_words(json)
+        return
+    from specplan.report.alert_rules import alert_rules
+
+    typer.echo(alert_rules(rules))
 
 
 def _print_words(json: bool) -> None:

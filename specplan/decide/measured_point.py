@@ -75,9 +75,13 @@ class MeasuredPoint:
     c_origin : str
         ``derived``, ``assumed`` (given, or 0 for want of a draft model).
     step_cost : float
-        Mean cost of a step in plain steps.
+        Mean cost of a step in plain steps: the observed step over a plain one where an engine measured it.
     speedup : float
         Measured tokens per step over `step_cost`.
+    expected_speedup : float
+        The same over the expected step.
+    floor_s : float
+        What reading the target's bytes once takes at the card's peak: no step is faster.
     alpha_break_even : float or None
         Constant alpha at which these draft lengths and this coverage neither win nor lose; None where alpha 1 loses.
     best_kappa : int or None
@@ -100,6 +104,8 @@ class MeasuredPoint:
     c_origin: Origin
     step_cost: float
     speedup: float
+    expected_speedup: float
+    floor_s: float
     alpha_break_even: float | None
     best_kappa: int | None
     best_speedup: float | None
@@ -109,15 +115,28 @@ class MeasuredPoint:
     tokens_per_s: float
 
     @property
+    def impossible(self) -> bool:
+        """Whether the observed step is faster than the target's bytes can be read: another model, or another card."""
+        observed = self.place.observed_step_s
+        return observed is not None and observed < _BELOW * self.floor_s
+
+    @property
     def pays(self) -> bool:
         """Whether speculation is faster than none."""
-        return self.speedup > 1.0
+        return self.speedup > 1.0 and not self.impossible
 
     @property
     def sentence(self) -> str:
         """The decision in one sentence."""
         name, where = self.measured.source, f"{self.place.pair.target.name} on {self.place.pair.accelerator.name}"
+        observed = self.place.observed_step_s
+        if self.impossible:
+            return (
+                f"{name} for {where}: impossible, a step of {(observed or 0) * 1e3:.2f} ms is below the byte floor of "
+                f"{self.floor_s * 1e3:.2f} ms; these figures are of another model or another card."
+            )
         gain = f"{self.speedup:.3f}x at batch {self.place.batch}"
+        gain += "" if observed is None else f" by the observed step ({self.expected_speedup:.3f}x by the expected one)"
         verdict = f"pays: {gain}" if self.pays else f"does not pay: {gain}"
         if self.best_kappa == 0:
             better = "; no draft length would"
@@ -126,6 +145,9 @@ class MeasuredPoint:
         else:
             better = ""
         return f"{name} for {where} {verdict}{better}."
+
+
+_BELOW: Final = 0.95
 
 
 def length_weights(measured: MeasuredSource) -> FloatArray:
@@ -196,24 +218,30 @@ def place_measured(measured: MeasuredSource, place: Place) -> MeasuredPoint:
     cost = _cost(weights, c, verify, place)
     alpha = measured.alpha.value
     chain = place.width is None  # of a tree the number of nodes is known, not the depth
-    be = float(alpha_for_emitted_lengths(max(cost, 1.0), weights)) if chain else math.nan
-    best, best_speedup = _best_cut(measured, weights, c, verify, place)
-    speedup = measured.tokens_per_step / cost
+    observed = place.observed_step_s
+    actual = cost if observed is None else observed / plain.plain_s
+    be = float(alpha_for_emitted_lengths(max(actual, 1.0), weights)) if chain else math.nan
+    best, best_speedup = _best_cut(measured, weights, c, verify, place, scale=actual / cost)
+    at_peak = prices(
+        replace(place.pair, layer="roofline"), positions=1, batch=place.batch, context_len=place.context_len
+    )
     return MeasuredPoint(
         measured=measured,
         place=place,
         kappa=longest,
         c=c,
         c_origin=origin,
-        step_cost=cost,
-        speedup=speedup,
+        step_cost=actual,
+        speedup=measured.tokens_per_step / actual,
+        expected_speedup=measured.tokens_per_step / cost,
+        floor_s=at_peak.plain_s,
         alpha_break_even=None if math.isnan(be) else be,
         best_kappa=best,
         best_speedup=best_speedup,
         expected_emitted=None if alpha is None or not chain else float(expected_emitted_lengths(alpha, weights)),
         plain_s=plain.plain_s,
         expected_step_s=cost * plain.plain_s,
-        tokens_per_s=measured.tokens_per_step / (cost * plain.plain_s),
+        tokens_per_s=measured.tokens_per_step / (actual * plain.plain_s),
     )
 
 
@@ -232,12 +260,15 @@ def _cost(weights: FloatArray, c: float, verify: FloatArray, place: Place) -> fl
 
 
 def _best_cut(
-    measured: MeasuredSource, weights: FloatArray, c: float, verify: FloatArray, place: Place
+    measured: MeasuredSource, weights: FloatArray, c: float, verify: FloatArray, place: Place, *, scale: float = 1.0
 ) -> tuple[int | None, float | None]:
-    """Best cap on the draft length, and its speedup; unknown for trees and without rates by position."""
+    """Best cap on the draft length, and its speedup; unknown for trees and without rates by position.
+
+    `scale` is the observed cost of a step over the expected one, taken alike for every length.
+    """
     rates = measured.position_rates_unconditional
     longest = len(weights) - 1
-    whole = (measured.tokens_per_step or 1.0) / _cost(weights, c, verify, place)
+    whole = (measured.tokens_per_step or 1.0) / (scale * _cost(weights, c, verify, place))
     if rates is None or measured.coverage is None or place.width is not None:
         return None, None
     padded = np.zeros(longest)
@@ -245,7 +276,7 @@ def _best_cut(
     best, best_speedup = longest, whole
     for k in range(1, longest):
         emitted = 1.0 + measured.coverage * float(padded[:k].sum())
-        speedup = emitted / _cost(_cut(weights, k), c, verify[: k + 1], place)
+        speedup = emitted / (scale * _cost(_cut(weights, k), c, verify[: k + 1], place))
         if speedup > best_speedup:
             best, best_speedup = k, speedup
     return (best, best_speedup) if best_speedup > 1.0 else (0, 1.0)

@@ -75,7 +75,8 @@ def _read(
     path = Path(origin)
     kind = _kind(path)
     if before is not None and kind != "metrics":
-        raise InputError(f"{origin} is not a metrics page; --before compares two metrics pages")
+        earlier = _read(before, None, None, timeout_s, width)
+        return [_beside(o, earlier) for o in _read(origin, None, None, timeout_s, width)]
     if kind == "metrics":
         return _read_pages(origin, _text(path), before, timeout_s, width)
     if kind == "log":
@@ -137,11 +138,23 @@ def _read_url(
 
 def _read_pages(origin: str, text: str, before: str | None, timeout_s: float, width: int | None) -> list[Observation]:
     scrape = parse_scrape(text, origin)
-    notes: tuple[str, ...] = ()
-    if before is not None:
-        earlier = fetch_text(before, timeout_s) if is_url(before) else _text(Path(before))
-        scrape, notes = between(parse_scrape(earlier, before), scrape)
-    return observations(scrape, notes=notes, width=width)
+    if before is None:
+        return observations(scrape, width=width)
+    first = parse_scrape(fetch_text(before, timeout_s) if is_url(before) else _text(Path(before)), before)
+    scrape, notes = between(first, scrape)
+    try:
+        earlier = observations(first, width=width)
+    except InputError:  # nothing was drafted yet
+        earlier = []
+    return [_beside(o, earlier) for o in observations(scrape, notes=notes, width=width)]
+
+
+def _beside(seen: Observation, earlier: list[Observation]) -> Observation:
+    """The observation with the earlier one of the same engine and model."""
+    same = [o for o in earlier if o.engine == seen.engine and o.source == seen.source]
+    if not same and len(earlier) == 1 and earlier[0].engine == seen.engine:
+        same = earlier
+    return replace(seen, earlier=same[0] if same else None)
 
 
 def _text(path: Path) -> str:

@@ -1,10 +1,12 @@
 """What was read from engines, for people and as JSON: each figure with its translation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from rich.console import Console
 
+from specplan.decide.change import Break, changes
 from specplan.decide.measured import MeasuredSource
 from specplan.decide.measured_point import MeasuredPoint
 from specplan.report.measured_document import envelope, measured_entry, point_entry
@@ -46,6 +48,35 @@ class EngineFigure(Protocol):
         ...
 
 
+class EngineSpeed(Protocol):
+    """Speeds that a benchmark measured from outside."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens per second."""
+        ...
+
+    @property
+    def token_s(self) -> float | None:
+        """Seconds per output token."""
+        ...
+
+    @property
+    def chunk_s(self) -> float | None:
+        """Seconds between answers of a stream."""
+        ...
+
+    @property
+    def first_s(self) -> float | None:
+        """Seconds to the first token."""
+        ...
+
+    @property
+    def concurrency(self) -> float | None:
+        """Requests in flight."""
+        ...
+
+
 class EngineObservation(Protocol):
     """What was read from one engine."""
 
@@ -72,6 +103,11 @@ class EngineObservation(Protocol):
     @property
     def step_s(self) -> float | None:
         """Mean seconds per step."""
+        ...
+
+    @property
+    def speed(self) -> EngineSpeed | None:
+        """Speeds of a benchmark."""
         ...
 
     @property
@@ -103,6 +139,16 @@ class IngestedSource(Protocol):
         """Its place."""
         ...
 
+    @property
+    def earlier(self) -> MeasuredSource | None:
+        """The same at an earlier time."""
+        ...
+
+    @property
+    def found_break(self) -> Break | None:
+        """Change of level within a dated log."""
+        ...
+
 
 def ingest_document(inputs: dict[str, Any], found: Sequence[IngestedSource]) -> dict[str, Any]:
     """The document that ``specplan ingest --json`` prints."""
@@ -113,6 +159,19 @@ def ingest_document(inputs: dict[str, Any], found: Sequence[IngestedSource]) -> 
         entry["engine"], entry["origin"], entry["labels"] = seen.engine, seen.origin, dict(seen.labels)
         entry["observed_step_s"], entry["window_s"], entry["mean_batch"] = seen.step_s, seen.window_s, seen.mean_batch
         entry["accepted_tokens_per_s"] = rate(item)
+        entry["changes"] = (
+            None
+            if item.earlier is None
+            else [asdict(c) | {"direction": c.direction} for c in changes(item.earlier, item.measured)]
+        )
+        b = item.found_break
+        entry["break"] = None if b is None else asdict(b)
+        s = seen.speed
+        entry["speed"] = (
+            None
+            if s is None
+            else {n: getattr(s, n) for n in ("tokens_per_s", "token_s", "chunk_s", "first_s", "concurrency")}
+        )
         entry["translations"] = [
             {"name": t.name, "value": t.value, "meaning": t.meaning, "ours": t.ours, "kind": t.kind}
             for t in seen.translations
@@ -150,8 +209,45 @@ def print_ingest(found: Sequence[IngestedSource], console: Console) -> None:
             print_line(f"note: {note}", console)
         if (per_second := rate(item)) is not None:
             print_line(f"{per_second:,.1f} accepted tokens/s over {item.seen.window_s:,.1f} s", console)
+        _print_changes(item, console)
         console.print()
+    _print_speeds(found, console)
     print_measured([item.measured for item in found], console)
     print_positions([item.measured for item in found], console)
     for item in found:
         print_points([item.point] if item.point is not None else [], console)
+
+
+def _print_changes(item: IngestedSource, console: Console) -> None:
+    """What fell or rose since before, and where a dated log breaks."""
+    if item.earlier is not None:
+        for change in changes(item.earlier, item.measured):
+            print_line(change.sentence, console)
+    if item.found_break is not None:
+        print_line(item.found_break.sentence, console)
+
+
+def _print_speeds(found: Sequence[IngestedSource], console: Console) -> None:
+    """Speeds of benchmarks beside one another, each over the first."""
+    rows = [(i.measured.source, i.seen.speed) for i in found if i.seen.speed is not None]
+    rows = [(name, s) for name, s in rows if s is not None and (s.tokens_per_s or s.token_s or s.chunk_s)]
+    if not rows:
+        return
+    table = figure_table(
+        ("measured from outside", "left"),
+        *((n, "right") for n in ("tokens/s", "ratio", "ms per token", "ms per chunk", "ms to first", "in flight")),
+    )
+    base = next((s.tokens_per_s for _, s in rows if s is not None and s.tokens_per_s), None)
+    for name, s in rows:
+        if s is None:
+            continue
+        ratio = s.tokens_per_s / base if s.tokens_per_s and base else None
+        times = (s.token_s, s.chunk_s, s.first_s)
+        table.add_row(
+            name,
+            "-" if s.tokens_per_s is None else f"{s.tokens_per_s:,.1f}",
+            "-" if ratio is None else f"{ratio:.3f}x",
+            *("-" if t is None else f"{1e3 * t:,.2f}" for t in times),
+            "-" if s.concurrency is None else f"{s.concurrency:,.1f}",
+        )
+    console.print(table)

@@ -123,7 +123,7 @@ def print_point_table(points: Sequence[MeasuredPoint], console: Console) -> None
             _number(p.measured.alpha.value),
             _number(p.alpha_break_even),
             _number(p.step_cost),
-            f"{p.speedup:.3f}x",
+            "impossible" if p.impossible else f"{p.speedup:.3f}x",
             "-" if p.best_kappa is None else str(p.best_kappa),
             "-" if p.best_speedup is None else f"{p.best_speedup:.3f}x",
             f"{p.tokens_per_s:,.0f}",
