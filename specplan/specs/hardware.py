@@ -238,8 +238,9 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     if key and direct.is_file():
         return _with_calibration(_read(direct))
     cards = _names()
-    if key in cards:
-        return _with_calibration(_read(cards[key]))
+    for name in (key, _bare(key)):
+        if name in cards:
+            return _with_calibration(_read(cards[name]))
     near = difflib.get_close_matches(key, cards, n=4, cutoff=0.5) or sorted(n for n in cards if key and key in n)[:4]
     hint = f"; did you mean {', '.join(near)}?" if near else ";"
     raise NotFoundError(
@@ -247,8 +248,35 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     )
 
 
+def card_in(text: str) -> Accelerator | None:
+    """The card that a phrase names, by the longest name or alias in it; None where it names none.
+
+    >>> card_in("2x RTX 3090 (NVLink)").name, card_in("DGX Spark (GB10)").name, card_in("24 GB class")
+    ('rtx-3090', 'gb10', None)
+    """
+    words = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+    found = [name for name in _names() if re.search(rf"(?:^|-){re.escape(name)}(?:-|$)", words)]
+    return None if not found else load_accelerator(max(found, key=len))
+
+
 def _key(name: str) -> str:
     return re.sub(r"[\s_]+", "-", name.strip().lower())
+
+
+_MAKERS: Final = re.compile(
+    r"^(?:nvidia|amd|intel|google|aws|tesla|geforce|instinct|radeon|quadro)-|-(?:generation|graphics|oam|hbm3e?|gpu)$"
+)
+
+
+def _bare(key: str) -> str:
+    """A key without the words that nvidia-smi, rocm-smi and torch put around a card's name.
+
+    >>> _bare("nvidia-geforce-rtx-3090"), _bare("amd-instinct-mi300x"), _bare("nvidia-rtx-6000-ada-generation")
+    ('rtx-3090', 'mi300x', 'rtx-6000-ada')
+    """
+    while (shorter := _MAKERS.sub("", key)) != key:
+        key = shorter
+    return key
 
 
 @cache
