@@ -1,13 +1,7 @@
 """Start-ups that engines printed, against what is predicted for them: the shipped rows, figure by figure.
 
-Three questions are kept apart, because they fail for different reasons:
-
-- ``weights``: from model and flags alone, as "Model loading took" prints;
-- ``tokens from flags``: everything from model and flags alone;
-- ``tokens from printed bytes``: the pool's bytes are taken from the log, so that only the layout is tested.
-
-A row without printed bytes is tested for whole blocks: its tokens must be a whole number of blocks of the predicted
-layout. What could not be predicted stands in the table with the reason.
+Rows to which constants were fitted are kept apart from those that judge them, and how many of the latter's printed
+figures lie inside the predicted bounds is counted. What could not be predicted stands in the table with the reason.
 """
 
 import json
@@ -15,14 +9,17 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import SpecplanError
+from specplan.evidence.startup_cases import RENAMED, Case, case_of, read_rows, rows_in
+from specplan.evidence.startup_checks import StartupRow, checks_of, row_of, unpredicted
 from specplan.memory.prediction import PoolPrediction
-from specplan.memory.sglang import SglangFlags, cells, predict_sglang
+from specplan.memory.sglang import cells
 from specplan.memory.speculative import Speculation, parse_speculative_config
 from specplan.memory.vllm import VllmFlags, predict_vllm
-from specplan.memory.vllm_rules import vllm_rules
+from specplan.specs.huggingface.vision import vision_tower
 from specplan.units import GIB
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator
@@ -31,44 +28,13 @@ from specplan.values.model import Attention, Layer, Model, Shard, Weight
 ReadModel = Callable[[Mapping[str, Any], str], Model]
 LoadCard = Callable[[str], Accelerator]
 
-CHECKS: Final = ("weights", "tokens from flags", "tokens from printed bytes", "tokens as whole blocks", "draft delta")
+HAND_SET: Final = (
+    "enable_prefix_caching", "custom_all_reduce", "expert_parallel", "enforce_eager", "state_dtype", "block_size",
+)  # fmt: skip
+"""Settings of a shipped row that a person chose."""
+
 EXPLAIN_BEYOND: Final = 0.05
 """Relative error from which a row must say why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartupRow:
-    """One figure of one start-up.
-
-    Attributes
-    ----------
-    set_name : str
-        ``h100`` (42 start-ups of one machine) or ``public`` (public logs).
-    id, source, engine, version, model : str
-    check : str
-        One of `CHECKS`, or empty when nothing could be checked.
-    printed, predicted : float or None
-        Bytes for weights, tokens else, ratios for draft deltas.
-    error : float or None
-        Predicted over printed, minus 1.
-    slack : float
-        Relative error that the print alone can cause (rounded bytes, one block).
-    note : str
-        What was inferred, why it deviates, or why it is not predicted.
-    """
-
-    set_name: str
-    id: str
-    source: str
-    engine: str
-    version: str
-    model: str
-    check: str
-    printed: float | None
-    predicted: float | None
-    error: float | None
-    slack: float
-    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +49,25 @@ class CheckSummary:
         Of absolute relative errors.
     worst : str
         Row with the largest.
+    fitted : bool
+        Whether constants were fitted to these start-ups.
+    bounded, enclosed : int
+        Rows with bounds, and those whose bounds hold the printed figure.
+    hand_set : int
+        Rows with a setting that a person chose.
     """
 
     set_name: str
     check: str
+    fitted: bool
     rows: int
     median: float
     p90: float
     largest: float
     worst: str
+    bounded: int
+    enclosed: int
+    hand_set: int
 
 
 def startup_table(read_model: ReadModel, load_card: LoadCard) -> tuple[StartupRow, ...]:
@@ -116,6 +92,7 @@ def startup_table(read_model: ReadModel, load_card: LoadCard) -> tuple[StartupRo
     public = _data("public_logs.json")["rows"]
     for raw in public:
         rows += _public(raw, models, load_card)
+    rows += _plain(rows_in(_data("public_rows.json"), "public_rows.json"), "named")
     rows += _deltas({raw["id"]: raw for raw in public}, models, load_card)
     return tuple(rows)
 
@@ -128,23 +105,27 @@ def summarise(rows: Iterable[StartupRow]) -> tuple[CheckSummary, ...]:
     >>> summarise([row])[0].median
     0.01
     """
-    groups: dict[tuple[str, str], list[StartupRow]] = {}
+    groups: dict[tuple[str, str, bool], list[StartupRow]] = {}
     for row in rows:
         if row.error is not None:
-            groups.setdefault((row.set_name, row.check), []).append(row)
+            groups.setdefault((row.set_name, row.check, row.fitted), []).append(row)
     out = []
-    for (set_name, check), found in groups.items():
+    for (set_name, check, fitted), found in groups.items():
         ordered = sorted(found, key=lambda r: abs(r.error or 0.0))
         errors = [abs(r.error or 0.0) for r in ordered]
         out.append(
             CheckSummary(
                 set_name=set_name,
                 check=check,
+                fitted=fitted,
                 rows=len(errors),
                 median=statistics.median(errors),
                 p90=errors[min(len(errors) - 1, int(0.9 * len(errors)))],
                 largest=errors[-1],
                 worst=ordered[-1].id,
+                bounded=sum(row.enclosed is not None for row in found),
+                enclosed=sum(row.enclosed is True for row in found),
+                hand_set=sum(bool(row.hand_set) for row in found),
             )
         )
     return tuple(out)
@@ -195,10 +176,16 @@ class _Models:
             head_vocab_size=own.get("head_vocab_size"),
         )
 
-    def with_multimodal(self, flags: VllmFlags, key: str) -> VllmFlags:
-        """Flags with what the profile run sends to the model's encoder."""
+    def with_multimodal(self, flags: VllmFlags, key: str, model: Model) -> VllmFlags:
+        """Flags with what the profile run sends to the model's encoder, where the model has one."""
         found = self.configs[key].get("_multimodal", {})
-        return replace(flags, multimodal_tokens=found.get("tokens", 0), multimodal_values=found.get("values", 0))
+        flags = replace(flags, multimodal_tokens=found.get("tokens", 0), multimodal_values=found.get("values", 0))
+        tower = vision_tower(self.configs[key]) if any(w.component == "vision" for w in model.extra) else None
+        if tower is None or not tower.image_tokens:
+            return flags
+        images = max(1, flags.multimodal_tokens // tower.image_tokens)
+        whole, split = tower.peak_numbers
+        return replace(flags, encoder_whole=images * whole, encoder_split=images * split)
 
 
 def _reading(layer: Layer, width: int) -> Layer:
@@ -219,95 +206,73 @@ def stored_as(model: Model, name: str, unquantized: Iterable[str] = ()) -> Model
     return replace(model, quantization=lookup(name), unquantized=tuple(unquantized))
 
 
-def _row(set_name: str, raw: Mapping[str, Any], check: str, **more: Any) -> StartupRow:
-    printed, predicted = more.get("printed"), more.get("predicted")
-    error = predicted / printed - 1 if printed and predicted is not None else None
-    defaults: dict[str, Any] = {"printed": None, "predicted": None, "slack": 0.0, "note": ""}
-    return StartupRow(
-        set_name=set_name,
-        id=raw["id"],
-        source=raw.get("source", "llm-d-planner accuracy results v0.19.0"),
-        engine=raw["engine"],
-        version=str(raw.get("engine_version") or "not printed"),
-        model=raw.get("model") or "not named",
-        check=check,
-        error=error,
-        **(defaults | more),
-    )
-
-
-def _h100(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> Iterator[StartupRow]:
-    seen = raw["observed"]
+def _h100(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> list[StartupRow]:
+    seen = {RENAMED.get(name, name): value for name, value in raw["observed"].items()}
+    shown = {"source": "llm-d-planner accuracy results v0.19.0", **raw, "observed": seen}
     try:
         model = models.get(raw["model"])
-        card = replace(load_card("h100-sxm"), memory_torch_bytes=seen["device_total_gib"] * GIB)
-        flags = VllmFlags(
-            version=raw["engine_version"],
-            tp=raw["tp"],
-            pp=raw["pp"],
-            max_model_len=raw["max_model_len"],
-            dtype=raw["dtype"],
-            quantization=raw["quantization"] if model.quantization is None else None,
-            kv_cache_dtype=raw["kv_cache_dtype"],
-            gpu_memory_utilization=raw["gpu_memory_utilization"],
-            enable_prefix_caching=raw["enable_prefix_caching"],
-        )
-        flags = models.with_multimodal(flags, raw["model"])
-        predicted = predict_vllm(model, card, flags)
-        exact = predict_vllm(model, card, _with_printed_terms(flags, predicted, seen))
     except SpecplanError as error:
-        yield _row("h100", raw, "", note=f"not predicted: {error}")
-        return
-    # With several stages the log's line is some rank's; compare with the stage whose weights it holds.
-    weights = [r.weights.best for r in predicted.ranks]
-    printed = seen["weights_gib"] * GIB
-    yield _row(
-        "h100", raw, "weights", printed=printed, predicted=min(weights, key=lambda w: abs(w - printed)),
-        slack=0.005 * GIB / printed, note="the stage that the line belongs to" if raw["pp"] > 1 else "",
+        return [unpredicted(shown, "h100", str(error))]
+    flags = VllmFlags(
+        version=raw["engine_version"],
+        tp=raw["tp"],
+        pp=raw["pp"],
+        max_model_len=raw["max_model_len"],
+        dtype=raw["dtype"],
+        quantization=raw["quantization"] if model.quantization is None else None,
+        kv_cache_dtype=raw["kv_cache_dtype"],
+        gpu_memory_utilization=raw["gpu_memory_utilization"],
+        enable_prefix_caching=raw["enable_prefix_caching"],
+    )
+    card = replace(load_card("h100-sxm"), memory_torch_bytes=seen["total_gpu_gib"] * GIB)
+    case = Case(
+        raw=shown, model=model, card=card, flags=models.with_multimodal(flags, raw["model"], model), fitted=True,
+        check={"form": "h100"},
     )  # fmt: skip
-    slack = 0.02 / seen["available_kv_gib"]
-    for check, found in (("tokens from flags", predicted), ("tokens from printed bytes", exact)):
-        if found.tokens is not None:
-            yield _row(
-                "h100", raw, check, printed=float(seen["kv_tokens"]), predicted=found.tokens.best, slack=slack
-            )  # fmt: skip
-
-
-def _with_printed_terms(flags: VllmFlags, predicted: PoolPrediction, seen: Mapping[str, Any]) -> VllmFlags:
-    """The pool's bytes as the log prints them.
-
-    With pipeline stages the log prints one stage's terms, and the last one, which samples and receives, decides. What
-    it holds is then taken from the prediction, less the printed non-torch memory.
-    """
-    printed = seen["available_kv_gib"] * GIB
-    if len(predicted.ranks) > 1:
-        rank = predicted.rank
-        decides = seen["requested_gib"] * GIB - rank.weights.best - rank.activation_peak.best
-        printed = min(printed, decides - seen["non_torch_gib"] * GIB)
-    return replace(flags, kv_cache_memory_bytes=round(printed))
+    return checks_of(case, "h100")
 
 
 def _public(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> list[StartupRow]:
     check = raw["check"]
     if "unpredicted" in check:
-        return [_row("public", raw, "", note=f"not predicted: {check['unpredicted']}")]
-    checks = _sglang_checks if raw["engine"].startswith("sglang") else _vllm_checks
+        return [unpredicted(raw, "public", check["unpredicted"])]
     try:
-        rows = list(checks(raw, models, load_card))
+        return checks_of(_case(raw, models, load_card), "public")
     except SpecplanError as error:
-        return [_row("public", raw, "", note=f"not predicted: {error}")]
-    if not rows:
-        why = check.get("no_flags", "nothing printed to compare with")
-        rows = [_row("public", raw, "", note=f"not predicted: {why}")]
-    return rows
+        return [unpredicted(raw, "public", str(error))]
 
 
-def _note(raw: Mapping[str, Any], error: float | None = None) -> str:
+def _case(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> Case:
+    """A shipped row of a public log, with what a person found out about it."""
     check = raw["check"]
-    parts = [f"inferred: {'; '.join(check['inferred'])}"] if check.get("inferred") else []
-    if check.get("explain") and (error is None or abs(error) > 0.002):
-        parts.append(check["explain"])
-    return "; ".join(parts)
+    speculation, draft = _speculation(raw, models)
+    model = _model_of(raw, models)
+    return Case(
+        raw=raw,
+        model=model,
+        card=_card(raw, load_card),
+        flags=None if raw["engine"].startswith("sglang") else _vllm_flags(raw, models, model),
+        speculation=speculation,
+        draft=draft,
+        notes=tuple(check.get("inferred", ())),
+        hand_set=tuple(name for name in HAND_SET if name in check),
+        fitted=bool(check.get("fitted")),
+        check=check,
+    )
+
+
+def file_table(path: Path) -> tuple[StartupRow, ...]:
+    """Rows of a file, each with its checks."""
+    return tuple(_plain(read_rows(path), path.stem))
+
+
+def _plain(raws: Iterable[Mapping[str, Any]], set_name: str) -> Iterator[StartupRow]:
+    """Rows as their source words them: model, card and version are found by name."""
+    for raw in raws:
+        try:
+            yield from checks_of(case_of(raw), set_name)
+        except SpecplanError as error:
+            yield unpredicted(raw, set_name, str(error))
 
 
 def _model_of(raw: Mapping[str, Any], models: _Models) -> Model:
@@ -334,21 +299,18 @@ def _model_of(raw: Mapping[str, Any], models: _Models) -> Model:
     return model
 
 
-def _vllm_flags(raw: Mapping[str, Any], models: _Models) -> VllmFlags:
+def _vllm_flags(raw: Mapping[str, Any], models: _Models, model: Model) -> VllmFlags:
     check = raw["check"]
     known: dict[str, Any] = {"version": check["version"], "tp": raw.get("tp") or 1, "pp": raw.get("pp") or 1}
     for name in ("dtype", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
         if raw.get(name) is not None:
             known[name] = raw[name]
     known["kv_cache_dtype"] = raw.get("kv_cache_dtype") or "auto"
-    for name in (
-        "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype", "enable_prefix_caching",
-        "custom_all_reduce", "expert_parallel", "enforce_eager", "state_dtype", "block_size",
-    ):  # fmt: skip
+    for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_dtype", *HAND_SET):
         if name in check:
             known[name] = check[name]
     flags = VllmFlags(**known)
-    return models.with_multimodal(flags, check["model_key"]) if check.get("model_key") else flags
+    return models.with_multimodal(flags, check["model_key"], model) if check.get("model_key") else flags
 
 
 def _speculation(raw: Mapping[str, Any], models: _Models) -> tuple[Speculation | None, Model | None]:
@@ -368,132 +330,31 @@ def _card(raw: Mapping[str, Any], load_card: LoadCard) -> Accelerator | None:
     return card if total is None else replace(card, memory_torch_bytes=total * GIB)
 
 
-def _vllm_checks(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> Iterator[StartupRow]:
-    check, seen = raw["check"], raw["observed"]
-    model, flags = _model_of(raw, models), _vllm_flags(raw, models)
-    speculation, draft = _speculation(raw, models)
-    card = _card(raw, load_card)
-    some_card = card or replace(load_card("h100-sxm"), link_bandwidth=None)
-    printed_bytes = float(seen.get("kv_bytes") or seen.get("kv_gib", 0.0) * GIB)
-    tokens = seen.get("kv_tokens")
-    if printed_bytes and (tokens or seen.get("max_concurrency")):
-        exact = replace(flags, kv_cache_memory_bytes=round(printed_bytes), num_gpu_blocks_override=None)
-        found = predict_vllm(model, some_card, exact, speculation, draft)
-        yield from _compared(raw, "tokens from printed bytes", found, printed_bytes)
-    elif tokens and flags.max_model_len:
-        large = replace(flags, kv_cache_memory_bytes=1 << 44)
-        yield from _whole_blocks(raw, predict_vllm(model, some_card, large, speculation, draft))
-    weights = seen.get("weights_gib")
-    if weights and "geometry" not in check and "no_weights" not in check:
-        full = predict_vllm(model, some_card, replace(flags, kv_cache_memory_bytes=1 << 44), speculation, draft)
-        predicted = full.ranks[0].weights.best
-        error = predicted / (weights * GIB) - 1
-        yield _row("public", raw, "weights", printed=weights * GIB, predicted=predicted,
-                   slack=0.005 / weights, note=_note(raw, error))  # fmt: skip
-    if card is not None and "no_flags" not in check and (printed_bytes or tokens):
-        found = predict_vllm(model, card, flags, speculation, draft)
-        yield from _compared(raw, "tokens from flags", found, printed_bytes)
-
-
-def _compared(raw: Mapping[str, Any], check: str, found: PoolPrediction, printed_bytes: float) -> Iterator[StartupRow]:
-    """Tokens against the log's; concurrency or bytes where it prints no tokens."""
-    seen = raw["observed"]
-    if found.plan is None or found.tokens is None or found.concurrency is None:
-        yield _row("public", raw, "", note=f"predicted to refuse: {(found.refusal or '')[:90]}")
-        return
-    printed = seen.get("kv_tokens")
-    predicted = found.tokens.best
-    if printed is None and seen.get("max_concurrency") is not None:
-        printed = seen["max_concurrency"] * found.max_model_len
-        predicted = found.concurrency.best * found.max_model_len
-    elif printed is None:
-        printed, predicted = printed_bytes / found.bytes_per_token, found.rank.available.best / found.bytes_per_token
-    block = 1 / max(found.plan.num_blocks, 1)
-    rounding = 0.0 if seen.get("kv_bytes") else 0.005 * GIB / printed_bytes if printed_bytes else 0.0
-    error = predicted / printed - 1
-    yield _row("public", raw, check, printed=float(printed), predicted=predicted, slack=max(block, rounding),
-               note=_note(raw, error))  # fmt: skip
-
-
-def _whole_blocks(raw: Mapping[str, Any], found: PoolPrediction) -> Iterator[StartupRow]:
-    """Printed tokens as the nearest whole number of blocks of the layout."""
-    if found.plan is None or not vllm_rules(raw["check"]["version"]).tokens_by_concurrency:
-        return
-    printed = raw["observed"]["kv_tokens"]
-    per_request, length = found.plan.blocks_per_request, found.max_model_len
-    blocks = -(-printed * per_request // length)  # printed = floor(blocks / per_request x length)
-    predicted = blocks * length // per_request
-    yield _row("public", raw, "tokens as whole blocks", printed=float(printed), predicted=float(predicted),
-               slack=1 / printed, note=_note(raw) or f"{blocks:,} blocks, {per_request:,} per request")  # fmt: skip
-
-
-def _sglang_checks(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> Iterator[StartupRow]:
-    check, seen = raw["check"], raw["observed"]
-    model = _model_of(raw, models)
-    dtype = raw.get("kv_cache_dtype") or "auto"
-    dtype = "fp8" if dtype.startswith("fp8") else "auto" if dtype in ("bfloat16", "bf16") else dtype
-    tp = raw.get("tp") or 1
-    cell = cells(model, model.layers, dtype, tp, packed=check.get("packed", True))
-    tokens = seen.get("kv_tokens")
-    # What the log prints of each pool, and the bytes per row of it.
-    full = ("full_k_gb", "full_v_gb") if "full_k_gb" in seen else ("k_gb", "v_gb") if "k_gb" in seen else ("kv_gb",)
-    pools = (
-        (full, cell.full, tokens),
-        (("swa_k_gb",), cell.window_k, seen.get("swa_layer_tokens") or tokens),
-        (("swa_v_gb",), cell.window_v, seen.get("swa_layer_tokens") or tokens),
-    )
-    for names, per_row, rows in pools:
-        if rows and per_row and all(name in seen for name in names):
-            size = sum(seen[name] for name in names)
-            predicted = size * GIB / per_row
-            yield _row(
-                "public", raw, "tokens from printed bytes", printed=float(rows), predicted=predicted,
-                slack=0.005 * len(names) / size, note=_note(raw, predicted / rows - 1),
-            )  # fmt: skip
-    before, after = seen.get("avail_before_load_gb"), seen.get("avail_after_load_gb")
-    fraction = raw.get("mem_fraction_static")
-    if before and after and fraction and tokens and "no_flags" not in check:
-        flags = SglangFlags(
-            tp=tp, kv_cache_dtype=dtype, mem_fraction_static=fraction, context_length=raw.get("max_model_len") or 32768,
-            free_before_load=before * GIB, weights=(before - after) * GIB,
-        )  # fmt: skip
-        found = predict_sglang(model, load_card("h100-sxm"), flags)
-        if found.tokens is not None:
-            yield _row(
-                "public", raw, "tokens from printed bytes", printed=float(tokens), predicted=found.tokens.best,
-                slack=0.01 / (after - before * (1 - fraction)), note=_note(raw),
-            )  # fmt: skip
-
-
 def _deltas(raws: Mapping[str, Mapping[str, Any]], models: _Models, load_card: LoadCard) -> Iterator[StartupRow]:
     """What a draft changed in a pair of runs, as a ratio, against the predicted ratio."""
-    plain, with_mtp = raws["v062"], raws["v063"]
-    card = _card(plain, load_card)
-    if card is not None:
-        a = _predicted(plain, models, card)
-        b = _predicted(with_mtp, models, card)
-        if a.tokens is not None and b.tokens is not None:
-            printed = with_mtp["observed"]["kv_tokens"] / plain["observed"]["kv_tokens"]
-            yield _row("public", with_mtp, "draft delta", printed=printed, predicted=b.tokens.best / a.tokens.best,
-                       note="MTP beside its plain run (v062): tokens with over without, from flags alone")  # fmt: skip
-    eagle = raws["v057"]
-    model, (speculation, draft) = _model_of(eagle, models), _speculation(eagle, models)
-    flags = replace(_vllm_flags(eagle, models), kv_cache_memory_bytes=1 << 40)
-    h100 = load_card("h100-sxm")
-    target = predict_vllm(model, h100, flags).rank.weights.best
-    both = predict_vllm(model, h100, flags, speculation, draft).rank.weights.best
+    plain, with_mtp = (_case(raws[name], models, load_card) for name in ("v062", "v063"))
+    a, b = _predicted(plain), _predicted(with_mtp)
+    if a.tokens is not None and b.tokens is not None:
+        printed = with_mtp.seen["kv_tokens"] / plain.seen["kv_tokens"]
+        yield row_of("public", with_mtp, "draft delta", printed=printed, predicted=b.tokens.best / a.tokens.best,
+                     note="MTP beside its plain run (v062): tokens with over without, from flags alone")  # fmt: skip
+    eagle = replace(_case(raws["v057"], models, load_card), card=load_card("h100-sxm"))
+    assert eagle.flags is not None  # noqa: S101 - a row of vLLM
+    eagle = replace(eagle, flags=replace(eagle.flags, kv_cache_memory_bytes=1 << 40))
+    target = _predicted(replace(eagle, speculation=None, draft=None)).rank.weights.best
+    both = _predicted(eagle).rank.weights.best
     alone = 14.9889  # GiB, as the same source prints for the target
-    yield _row("public", eagle, "draft delta", printed=eagle["observed"]["weights_gib"] / alone,
-               predicted=both / target, note="EAGLE-3: weights with over without")  # fmt: skip
-    mtp = raws["s006"]
-    seen = mtp["observed"]
-    qwen = _model_of(mtp, models)
+    yield row_of("public", eagle, "draft delta", printed=eagle.seen["weights_gib"] / alone, predicted=both / target,
+                 note="EAGLE-3: weights with over without")  # fmt: skip
+    mtp = _case(raws["s006"], models, load_card)
+    qwen, seen = mtp.model, mtp.seen
     own, head = cells(qwen, qwen.layers, "auto", 1), cells(qwen, qwen.mtp_layers, "auto", 1)
     printed = 1 + (seen["draft_k_gb"] + seen["draft_v_gb"]) / (seen["k_gb"] + seen["v_gb"])
-    yield _row("public", mtp, "draft delta", printed=printed, predicted=1 + head.full / own.full, slack=0.01 / 10.44,
-               note="SGLang, MTP head: bytes per token with over without")  # fmt: skip
+    yield row_of("public", mtp, "draft delta", printed=printed, predicted=1 + head.full / own.full, slack=0.01 / 10.44,
+                 note="SGLang, MTP head: bytes per token with over without")  # fmt: skip
 
 
-def _predicted(raw: Mapping[str, Any], models: _Models, card: Accelerator) -> PoolPrediction:
-    speculation, draft = _speculation(raw, models)
-    return predict_vllm(_model_of(raw, models), card, _vllm_flags(raw, models), speculation, draft)
+def _predicted(case: Case) -> PoolPrediction:
+    assert case.flags is not None  # noqa: S101 - a row of vLLM
+    assert case.card is not None  # noqa: S101 - it names its card
+    return predict_vllm(case.model, case.card, case.flags, case.speculation, case.draft)

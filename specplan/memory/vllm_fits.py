@@ -73,8 +73,8 @@ class Fit:
     graph_bounds: Bounded
 
 
-_V0_8: Final = Fit(
-    since=(0, 8, 0),
+_V0_10: Final = Fit(
+    since=(0, 10, 0),
     date="2026-11-30",
     data="0.10.0 and 0.10.1.1: Llama-3.2-1B, Qwen2-7B on one and two A100, OPT-2.7B on four cards; high bounds from "
     "0.10 logs of two H200 (1.38 GiB) and eight A100 (2.1); for graphs the constants of 0.19",
@@ -97,8 +97,17 @@ _V0_8: Final = Fit(
     graph_experts=2.0,
     graph_bounds=(0.3, 1.0, 1.5),
 )
+_V0_8: Final = replace(
+    _V0_10,
+    since=(0, 8, 0),
+    data="peaks that the V0 engine prints at its default of 256 requests: 1.40 to 1.44 GiB for Qwen2 vocabularies, "
+    "1.16 for Phi-4",
+    residuals="within 0.2 GiB",
+    logits_copies_bytes=36.0,
+    peak_bounds=(0.5, 1.5),
+)
 _V0_10_2: Final = replace(
-    _V0_8,
+    _V0_10,
     since=(0, 10, 2),
     data="peak: Qwen3-235B on eight L40S (0.10.2), a 36-layer Qwen3 (0.10.2), Qwen3-14B (0.15/0.16)",
     residuals="within 0.1 GiB",
@@ -145,8 +154,9 @@ _V0_27: Final = replace(
     _V0_21,
     since=(0, 27, 0),
     data="runner V2 (0.32 source: logits and one fp32 copy in chunks of 1 GiB); peaks and consumed memory of "
-    "Qwen2.5-0.5B, Qwen3-235B on four RTX PRO 6000, Qwen3.8-27B on RTX 3090 and 5090",
+    "Qwen2.5-0.5B, Qwen3-235B on four RTX PRO 6000, Qwen3.8-27B on RTX 3090 and 5090 (graph estimates 0.13 and 0.20)",
     residuals="0.31 GiB printed for the first against 0.29; up to 0.6 GiB below where a vision encoder peaks",
+    graph_bounds=(0.08, 0.2, 1.0),
     logits_copies_bytes=4.0,
     logits_chunk_bytes=float(GIB),
     peak_bounds=(0.6, 2.2),
@@ -154,7 +164,7 @@ _V0_27: Final = replace(
     non_torch_plain=(0.21, 0.75, 1.80),
 )
 
-FITS: Final[tuple[Fit, ...]] = (_V0_8, _V0_10_2, _V0_15, _V0_17, _V0_18, _V0_21, _V0_27)
+FITS: Final[tuple[Fit, ...]] = (_V0_8, _V0_10, _V0_10_2, _V0_15, _V0_17, _V0_18, _V0_21, _V0_27)
 """Oldest first."""
 
 CPU_PROCESS: Final[Bounded] = (0.90, 0.93, 1.10)

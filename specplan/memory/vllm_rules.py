@@ -61,9 +61,9 @@ class VllmRules:
 
 CHANGES: Final[tuple[tuple[Version, dict[str, Any], str], ...]] = (
     (
-        (0, 20, 0),
+        (0, 18, 1),
         {"align_states": True},
-        "a 0.20.1rc1 log of a Qwen3.6 hybrid reserves 2 + k states; a 0.10 log does not",
+        "a 0.18.1rc1 log of a Qwen3.5 hybrid reserves 2 + k states; a 0.10 log does not",
     ),
     ((0, 20, 2), {"tokens_by_concurrency": True}, "one machine, 0.20.0 against 0.20.2: 1.58M tokens became 5.75M"),
     (

@@ -188,21 +188,29 @@ def _known(name: str) -> tuple[Model, str] | None:
 
 
 def _tower(name: str) -> VisionTower | None:
-    config = shipped_configs().get(_key(name))
-    if config is None:
-        # The same model under its published name.
-        keys = [key for key, spec in _known_names().items() if spec == name]
-        config = next((shipped_configs()[key] for key in keys if key in shipped_configs()), None)
-    return None if config is None else vision_tower(config)
+    """The tower of a known model: from its own config, or from that of the same model under another name."""
+    spec = _known_names().get(_key(name), name)
+    for key, config in shipped_configs(stored=True).items():
+        if key == _key(name) or spec in (_known_names().get(key), _known_names().get(_bare(key))):
+            return vision_tower(config)
+    return None
+
+
+def _bare(key: str) -> str:
+    """A key without the endings that say how a checkpoint was tuned or stored."""
+    return re.sub(r"(?:" + "|".join(STORAGE) + r"|instruct|it|chat)+$", "", key)
 
 
 @cache
-def shipped_configs() -> dict[str, dict[str, Any]]:
-    """Published configs that stand in the package, by `_key`, without what was inferred beside them."""
+def shipped_configs(*, stored: bool = False) -> dict[str, dict[str, Any]]:
+    """Published configs that stand in the package, by `_key`, without what was inferred beside them.
+
+    With `stored` also those whose storage was inferred from a log.
+    """
     text = files("specplan").joinpath("data", "startup", "models.json").read_text("utf-8")
     models: dict[str, dict[str, Any]] = json.loads(text)["models"]
     return {
         _key(name): {field: value for field, value in config.items() if not field.startswith("_")}
         for name, config in models.items()
-        if not name.startswith("draft:") and "_storage" not in config
+        if not name.startswith("draft:") and (stored or "_storage" not in config)
     }

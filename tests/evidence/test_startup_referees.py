@@ -4,7 +4,8 @@ import functools
 
 import pytest
 
-from specplan.evidence.validate_startup import EXPLAIN_BEYOND, StartupRow, startup_table, summarise
+from specplan.evidence.startup_checks import StartupRow
+from specplan.evidence.validate_startup import EXPLAIN_BEYOND, startup_table, summarise
 from specplan.specs.hardware import load_accelerator
 from specplan.specs.huggingface.vision import import_served
 
@@ -38,7 +39,7 @@ def test_tokens_from_name_and_flags_alone() -> None:
     errors = _errors(_checked("h100", "tokens from flags"))
     assert len(errors) == 42
     summary = {(s.set_name, s.check): s for s in summarise(_rows())}["h100", "tokens from flags"]
-    assert summary.median < 0.002
+    assert summary.median < 0.001
     assert summary.p90 < 0.015
     assert summary.largest < 0.04
 
@@ -56,6 +57,23 @@ def test_public_pools_follow_from_their_bytes(check: str) -> None:
     for row in rows:
         assert row.error is not None
         assert abs(row.error) <= max(0.002, row.slack) or row.note, row
+
+
+def test_logs_whose_model_and_card_are_found_by_name() -> None:
+    rows = [row for row in _rows() if row.set_name == "named"]
+    assert {row.id for row in rows} == {f"u{i:03}" for i in (1, 3, 4, 7, 8, 10, 12, 15, 17, 19, 21, 23)}
+    layout = [row for row in rows if row.check in ("tokens from printed bytes", "layout")]
+    assert len(layout) >= 13
+    for row in layout:
+        assert row.error is not None
+        assert abs(row.error) <= max(0.002, row.slack), row
+
+
+def test_bounds_hold_what_unfitted_logs_print() -> None:
+    bounded = [row for row in _rows() if row.enclosed is not None and not row.fitted]
+    assert len(bounded) >= 8
+    assert sum(row.enclosed is True for row in bounded) >= 0.8 * len(bounded)
+    assert any(row.fitted for row in _rows())
 
 
 def test_far_rows_say_why() -> None:

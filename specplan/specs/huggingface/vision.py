@@ -160,7 +160,7 @@ def _qwen(tower: Mapping[str, Any], width: int) -> VisionTower:
         image_tokens=tokens,
         image_values=patches * 3 * frames * patch * patch,
         # Fitted by hand: peaks of 1.46 GiB on each of two ranks (RTX 3090, RTX 5090) and of 2.33 on one (RTX PRO 6000).
-        peak_numbers=(4.2 * h * patches, (2 * inner + 4.9 * h) * patches),
+        peak_numbers=(1.7 * h * patches, (2 * inner + 4.9 * h) * patches),
     )
 
 
