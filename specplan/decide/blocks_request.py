@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from specplan.decide.startup_log import Told, card_called
@@ -18,8 +17,8 @@ from specplan.memory.speculative import (
     sglang_speculation,
 )
 from specplan.memory.vllm import VllmFlags, with_encoder_budget
-from specplan.specs.catalog import load_draft, load_model
-from specplan.specs.huggingface.vision import tower_beside
+from specplan.specs.catalog import load_draft
+from specplan.specs.served import served
 from specplan.values.draft_methods import draft_method
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -57,7 +56,7 @@ def predict_blocks(request: BlocksRequest) -> BlocksReport:
     if request.target is None:
         raise InputError("name a target, such as llama3-70b, or give --from-log (list targets: specplan models)")
     card = card_called(request.gpu or (None if request.gpu_memory else "h100-sxm"), request.gpu_memory)
-    model = load_model(request.target)
+    model = served(request.target, request.common.get("quantization")).model
     spoken = (request.draft, request.speculative_config, request.algorithm, request.algorithm_draft)
     if request.source is not None and any(spoken):
         raise InputError("give either --source or the engine's own words for what drafts")
@@ -143,7 +142,8 @@ def _with_tower(
     request: BlocksRequest, model: Model, flags: VllmFlags, card: Accelerator
 ) -> tuple[Model, VllmFlags, str]:
     """The model with the vision tower that its config puts beside it, and what the profile run sends there."""
-    tower, note = tower_beside(Path(request.target or ""))
+    found = served(request.target or "")
+    tower, note = found.tower, "; ".join(found.notes)
     if tower is None or flags.language_model_only:
         return model, flags, note
     if tower.image_tokens is not None:

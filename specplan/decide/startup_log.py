@@ -94,6 +94,7 @@ class _Start:
     log: StartupLog
     told: Told
     target: Served
+    card: Accelerator | None
     speculation: Speculation | SglangSpeculation | None
     draft: Model | None
 
@@ -103,7 +104,9 @@ class _Start:
         wrong = SglangSpeculation if log.engine == "vllm" else Speculation
         if isinstance(speculation, wrong):
             raise InputError(f"another engine's speculation in a log of {log.engine}")
-        return cls(log=log, told=told, target=target, speculation=speculation, draft=_draft(log, told, speculation))
+        card = None if told.gpu is None and told.memory is None else card_called(told.gpu, told.memory)
+        draft = _draft(log, told, speculation)
+        return cls(log=log, told=told, target=target, card=card, speculation=speculation, draft=draft)
 
     def flags(self, card: Accelerator) -> tuple[Model, VllmFlags]:
         """The model with its tower, and flags of vLLM after the log and the user."""
@@ -133,7 +136,7 @@ class _Start:
 
     def from_printed_bytes(self) -> PoolPrediction | None:
         """Layout alone: it needs no card and no total, only what kind of card it is."""
-        card = self.named_card() or _with_facts(stand_in_card(self.log))
+        card = self.card or _with_facts(stand_in_card(self.log))
         printed = self.log.value("kv_available_bytes")
         if self.log.engine == "sglang":
             pools = ("pool_key_bytes", "pool_bytes", "whole_pool_bytes")
@@ -145,16 +148,10 @@ class _Start:
 
     def from_flags(self) -> PoolPrediction | None:
         """Everything from model and flags."""
-        card = _with_facts(card_of(self.log, self.named_card()))
+        card = _with_facts(card_of(self.log, self.card))
         if card.family == "cpu" and self.log.value("kv_available_bytes") is not None:
             return None  # nothing but the printed bytes sizes a pool in host memory
         return self.predict(card)
-
-    def named_card(self) -> Accelerator | None:
-        """The card that the user names, with the memory that the user states."""
-        if self.told.gpu is None and self.told.memory is None:
-            return None
-        return card_called(self.told.gpu, self.told.memory)
 
 
 def card_called(name: str | None, memory: float | None) -> Accelerator:

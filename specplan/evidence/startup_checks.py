@@ -168,7 +168,7 @@ def _decisive_bytes(case: Case, card: Any, printed: float) -> float:
         return printed
     rank = predict_vllm(case.model, card, flags, case.speculation, case.draft).rank
     decides = seen["budget_gib"] * GIB - rank.weights.best - rank.activation_peak.best
-    return min(printed, decides - seen["non_torch_gib"] * GIB)
+    return min(printed, decides - float(seen["non_torch_gib"]) * GIB)
 
 
 def _layout(case: Case, set_name: str, found: PoolPrediction) -> Iterator[StartupRow]:

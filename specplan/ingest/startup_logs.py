@@ -278,18 +278,19 @@ class _State:
         start.line(number, text, raw, whole=whole)
 
     def finish(self) -> StartupLog:
-        logs = [start.finish() for start in self.starts if start.readings or start.settings or start.refusals]
-        last = self.starts[-1]
-        if not last.readings and not last.refusals and len(logs) > 1:
-            logs.pop()  # opened and cut off: the start before it is the last that says something
-        *earlier, judged = logs
+        # A start that was opened and cut off says nothing; the one before it is judged.
+        told = [start for start in self.starts if start.readings or start.refusals]
+        *earlier, judged = [start.finish() for start in told or self.starts if start.settings or told]
         notes = judged.notes
         if earlier:
             notes = (
                 *notes,
-                f"{len(logs)} starts in one log; the last one, from line {judged.first_line:,} on, is judged",
+                f"{len(earlier) + 1} starts in one log; the last one, from line {judged.first_line:,} on, is judged",
             )
-        return replace(judged, notes=notes, earlier=tuple(earlier), lines=self.n_lines, n_bytes=self.n_bytes)
+        version = judged.version or next((log.version for log in reversed(earlier) if log.version), None)
+        return replace(
+            judged, version=version, notes=notes, earlier=tuple(earlier), lines=self.n_lines, n_bytes=self.n_bytes
+        )
 
 
 def _may_be_cut(text: str, end: int) -> bool:

@@ -97,7 +97,9 @@ def card_of(log: StartupLog, card: Accelerator | None = None) -> Accelerator:
     if total is None and card is None and requested is not None and utilization:
         total = requested / utilization
     if card is not None:
-        return card if total is None else replace(card, memory_torch_bytes=total)
+        known = card.memory_torch_bytes
+        same = total is None or (known is not None and abs(known - total) <= log.step("total_bytes"))
+        return card if same else replace(card, memory_torch_bytes=total)
     if log.engine == "sglang":
         total = log.value("free_at_start_bytes")
     if total is None:
@@ -504,10 +506,5 @@ _CAUSES: Final = frozenset({
 
 
 def _differ(a: StartupLog, b: StartupLog) -> bool:
-    """Whether two starts print different figures for a term that both print."""
-    return any(
-        (x := a.value(term)) is not None
-        and (y := b.value(term)) is not None
-        and abs(x - y) > max(a.step(term), b.step(term))
-        for term in TERMS
-    )
+    """Whether `a` prints a figure that `b` does not print, too."""
+    return any(all(abs(x.value - y.value) > max(x.step, y.step) for y in b.of(x.term)) for x in a.readings)

@@ -96,8 +96,7 @@ def served(name: str, quantization: str | None = None) -> Served:
         model = load_model(name)
     except NotFoundError as error:
         return _through_endings(name, quantization, error)
-    key = _key(name)
-    return Served(model=model, tower=_tower(_known_names().get(key, key)), notes=())
+    return Served(model=model, tower=_tower(name), notes=())
 
 
 def _through_endings(name: str, quantization: str | None, error: NotFoundError) -> Served:
@@ -189,11 +188,9 @@ def _known(name: str) -> tuple[Model, str] | None:
 
 def _tower(name: str) -> VisionTower | None:
     """The tower of a known model: from its own config, or from that of the same model under another name."""
-    spec = _known_names().get(_key(name), name)
-    for key, config in shipped_configs(stored=True).items():
-        if key == _key(name) or spec in (_known_names().get(key), _known_names().get(_bare(key))):
-            return vision_tower(config)
-    return None
+    wanted = _bare(_key(name))
+    found = (config for key, config in shipped_configs(stored=True).items() if _bare(key) == wanted)
+    return next((tower for config in found if (tower := vision_tower(config)) is not None), None)
 
 
 def _bare(key: str) -> str:
