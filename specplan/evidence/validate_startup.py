@@ -23,7 +23,7 @@ from specplan.specs.huggingface.vision import vision_tower
 from specplan.units import GIB
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator
-from specplan.values.model import Attention, Layer, Model, Shard, Weight
+from specplan.values.model import Access, Attention, Layer, Model, Shard, Weight
 
 ReadModel = Callable[[Mapping[str, Any], str], Model]
 LoadCard = Callable[[str], Accelerator]
@@ -156,7 +156,8 @@ class _Models:
         """What a config does not say: storage that a log names, a draft's missing ends."""
         storage = config.get("_storage")
         if storage is not None:
-            model = stored_as(model, storage["quantization"], storage["unquantized"])
+            whole = storage.get("whole_head", False)
+            model = stored_as(model, storage["quantization"], storage["unquantized"], whole_head=whole)
         own = config.get("_draft")
         if own is None:
             return model
@@ -194,8 +195,8 @@ def _reading(layer: Layer, width: int) -> Layer:
     return layer
 
 
-def stored_as(model: Model, name: str, unquantized: Iterable[str] = ()) -> Model:
-    """The model with its linear weights stored in a format.
+def stored_as(model: Model, name: str, unquantized: Iterable[str] = (), *, whole_head: bool = False) -> Model:
+    """The model with its linear weights stored in a format, with `whole_head` a prediction head's projection too.
 
     >>> from specplan.values.formats import lookup
     >>> model = Model(name="m", source="", hidden_size=1, vocab_size=1, tied_embeddings=False, layers=(),
@@ -203,7 +204,13 @@ def stored_as(model: Model, name: str, unquantized: Iterable[str] = ()) -> Model
     >>> stored_as(model, "int8").quantization.name
     'int8'
     """
+    if whole_head:
+        model = replace(model, mtp_layers=tuple(replace(x, extra=_stored(x.extra)) for x in model.mtp_layers))
     return replace(model, quantization=lookup(name), unquantized=tuple(unquantized))
+
+
+def _stored(weights: Iterable[Weight]) -> tuple[Weight, ...]:
+    return tuple(replace(w, quantizable=True) if w.access is Access.MATMUL else w for w in weights)
 
 
 def _h100(raw: Mapping[str, Any], models: _Models, load_card: LoadCard) -> list[StartupRow]:
