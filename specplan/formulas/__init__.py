@@ -33,6 +33,10 @@ indifference.py
     `coverage_for_speedup`, `emitted_for_speedup`, `free_draft_tie`, `hazard_scale_for_emitted`,
     `hit_for_emitted`, `reach`
 
+kernels.py
+    Laws of single kernels: seconds from shapes, with constants that were measured on a card:
+    `attention_s`, `experts_s`, `gemm_s`, `latent_s`, `recurrent_s`, `reduce_s`
+
 kv_cache.py
     Cached keys, values and states: bytes per token stored, bytes read per step, and what fits in the pool:
     `conv_channels_per_rank`, `kv_bytes_per_token`, `kv_bytes_read`, `kv_bytes_stored`, `kv_pool_bytes`,
@@ -47,6 +51,12 @@ parameters.py
     `borrowed_head`, `elementwise_params`, `expert_shares`, `experts_touched`, `format_of`, `gathered_params`,
     `is_output_head`, `is_routed`, `layer_weights`, `outer_weights`, `params_by_component`, `resident_bytes`,
     `resident_params`, `streamed_bytes`, `streamed_params`, `weights`
+
+pass_kernels.py
+    A pass as the sum of its kernels: which a model's pass launches on one rank, and how long they take by
+    their laws:
+    `compact`, `floors`, `gemm_law`, `glue_times`, `kernel_times`, `kernels_of`, `law_key`, `pass_point`,
+    `reduction_times`
 
 roofline.py
     Floor, ridge and verification width: what bandwidth and peak rate allow at best:

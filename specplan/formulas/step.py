@@ -17,6 +17,7 @@ drafts cost more than their bytes from arXiv 2302.01318 and arXiv 2408.11049.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,7 @@ from specplan.formulas.parameters import (
     is_output_head,
     weights,
 )
+from specplan.formulas.pass_kernels import LOGIT_BYTES, Kernel, compact, kernels_of
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Access, Attention, DenseMLP, Experts, LatentAttention, Layer, Mixer, Model
 
@@ -38,9 +40,6 @@ FloatArray = npt.NDArray[np.float64]
 
 ACTIVATION_BYTES: Final = 2.0
 """Hidden states travel in 16 bits, whatever the weights' format."""
-
-LOGIT_BYTES: Final = 10.0
-"""Traffic per logit: written in 16 bits, read, written and read in 32 bits by the sampler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +90,8 @@ class PassShape:
         Bytes that one token adds to each of them.
     logits : int
         Rows of the head over all ranks.
+    kernels : tuple of Kernel
+        The kernels that do all this (`specplan.formulas.pass_kernels`).
     """
 
     model: Model
@@ -109,8 +110,10 @@ class PassShape:
     all_reduces: int
     message_bytes: float
     logits: int
+    kernels: tuple[Kernel, ...] = ()
 
 
+@lru_cache(maxsize=64)
 def pass_shape(
     model: Model, tp: int = 1, kv_format: NumberFormat | None = None, head_of: Model | None = None
 ) -> PassShape:
@@ -194,6 +197,7 @@ def pass_shape(
         else sum((la.mixer is not None) + (la.feed_forward is not None) for la in model.layers),
         message_bytes=ACTIVATION_BYTES * model.hidden_size,
         logits=logits,
+        kernels=kernels_of(model, tp, kv, head_of),
     )
 
 
@@ -318,7 +322,7 @@ def pass_load(
     >>> float(load.weight_bytes), float(load.kv_bytes)
     (15009316864.0, 131072000.0)
     """
-    b, w, t = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (batch, width, context_len)))
+    b, w, t = compact(batch), compact(width), compact(context_len)
     rows = b * (w if scored is None else np.minimum(np.asarray(scored, dtype=np.float64), w))
     tokens = b * w
     head = ((shape.head_bits, np.where(rows > 0, shape.head_bytes, 0.0)),) if shape.head_bytes else ()

@@ -23,6 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from specplan import units
 from specplan.errors import InputError, NotFoundError
 from specplan.files.reading import read_text
+from specplan.specs.kernels import kernel_laws
 from specplan.specs.yaml_text import parse_yaml
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator, Calibration, MemoryFacts, Remainder
@@ -339,10 +340,17 @@ def _version(text: str) -> tuple[int, int, int]:
 
 
 def _with_calibration(card: Accelerator) -> Accelerator:
-    """The card itself where it carries a calibration, else with that of its family where one card has it."""
-    if card.calibration is not None:
-        return card
-    return replace(card, calibration=_family_calibrations().get(card.family))
+    """The card with its own calibration and kernel laws, else with those of its family where one card has them.
+
+    A card whose own calibration tells what it streams keeps to that: another card's kernels say less about it.
+    """
+    own = card.calibration
+    folder = shipped_profiles_folder() / "kernels"
+    if own is None:
+        card = replace(card, calibration=_family_calibrations().get(card.family))
+    if own is None or own.bandwidth_fraction is None or (folder / f"{card.name}.json").is_file():
+        return replace(card, kernels=kernel_laws(folder, card.name, card.family))
+    return card
 
 
 @cache

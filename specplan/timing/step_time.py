@@ -8,6 +8,7 @@
 Constants were fitted on some published tables and are tested on others; `specplan.evidence.validate` names both.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,11 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from specplan.errors import InputError
+from specplan.formulas.pass_kernels import (
+    WIDTH_FRACTION,
+    KernelTime,
+    Peaks,
+    glue_times,
+    kernel_times,
+    pass_point,
+    reduction_times,
+)
 from specplan.formulas.step import PassLoad, PassRates, PassShape, PassTerms, bound_s, pass_load, pass_terms
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.roofline import arithmetic_flops, roofline_s
 from specplan.timing.timed_engine import Engine, engine_named
 from specplan.values.hardware import Accelerator, Calibration
+from specplan.values.kernels import KernelLaws
 from specplan.values.model import Model
 
 FloatArray = npt.NDArray[np.float64]
@@ -45,11 +56,6 @@ ASSUMED: Final = Calibration(
 )
 """What stands in where neither the card nor its family was measured."""
 
-WIDTH_FRACTION: Final = ((5.0, 0.74), (8.0, 0.87))
-"""Share of the 16-bit bandwidth that weight-only kernels reach, by payload bits: unpacking costs time.
-
-Fitted on gpt-fast, Llama-2-7B int8 and int4 on an A100. Formats that the card multiplies natively are exempt."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -63,6 +69,8 @@ class Machine:
         One of `LAYERS`; ``upper`` is the other end of the roofline (`other_bound`).
     calibration : Calibration
         The card's, with what it lacks filled from `ASSUMED`.
+    laws : KernelLaws or None
+        Of the kernels that the engine runs on the card; None where nobody measured them or the engine has its own.
     notes : tuple of str
         What was borrowed or assumed.
     """
@@ -73,6 +81,7 @@ class Machine:
     layer: str
     calibration: Calibration
     notes: tuple[str, ...]
+    laws: KernelLaws | None = None
 
     @property
     def host_s(self) -> float:
@@ -107,36 +116,57 @@ def machine(accelerator: Accelerator, engine: str = "vllm", tp: int = 1, layer: 
         raise InputError(f"--tensor-parallel-size {tp}: must be at least 1")
     if layer not in LAYERS:
         raise InputError(f"unknown layer {layer!r}; one of {', '.join(LAYERS)}")
-    found = accelerator.calibration
-    notes: list[str] = []
-    if found is None:
-        notes.append(f"{accelerator.name} and its family ({accelerator.family}) have no calibration: {ASSUMED.source}")
-        found = ASSUMED
-    elif found.card != accelerator.name:
-        notes.append(f"calibration of {accelerator.name} is borrowed from {found.card} (family {accelerator.family})")
-    missing = [name for name in _CALIBRATED if getattr(found, name) is None]
-    needed = [
-        name for name in missing if tp > 1 or name not in ("collective_latency_s", "ring_latency_s", "link_fraction")
-    ]
-    if needed:
-        notes.append(f"not measured on {found.card}, assumed: {', '.join(needed)}")
-    filled = replace(found, **{name: getattr(ASSUMED, name) for name in missing})
-    if tp > 1 and accelerator.link_bandwidth is None:
-        notes.append(f"{accelerator.name} has no direct links: ranks exchange over PCIe")
+    runs = engine_named(engine)
+    laws = _laws(accelerator, runs)
+    found = accelerator.calibration or ASSUMED
     return Machine(
         accelerator=accelerator,
-        engine=engine_named(engine),
+        engine=runs,
         tp=tp,
         layer=layer,
-        calibration=filled,
-        notes=tuple(notes) if layer == "modelled" else (),
+        calibration=replace(found, **{n: getattr(ASSUMED, n) for n in _CALIBRATED if getattr(found, n) is None}),
+        notes=tuple(_notes(accelerator, runs, tp, laws)) if layer == "modelled" else (),
+        laws=laws,
     )
+
+
+def _laws(accelerator: Accelerator, engine: Engine) -> KernelLaws | None:
+    """Laws of the kernels that an engine runs; another engine's of the same card where its own were not measured."""
+    if not engine.kernels:
+        return None
+    return accelerator.kernels.get(engine.kernels) or next(iter(accelerator.kernels.values()), None)
+
+
+def _notes(accelerator: Accelerator, engine: Engine, tp: int, laws: KernelLaws | None) -> Iterator[str]:
+    found = accelerator.calibration
+    lacking = [name for name in _CALIBRATED if found is None or getattr(found, name) is None]
+    if laws is not None:
+        if laws.card != accelerator.name:
+            yield f"kernel times of {accelerator.name} are borrowed from {laws.card} (family {accelerator.family})"
+        if laws.engine != engine.kernels:
+            yield f"kernel times under {engine.name} were not measured: those under {laws.engine} stand in"
+        needed = {"host_s"} if engine.host_s is None else set()
+    else:
+        if found is None:
+            yield f"{accelerator.name} and its family ({accelerator.family}) have no calibration: {ASSUMED.source}"
+        elif found.card != accelerator.name:
+            yield f"calibration of {accelerator.name} is borrowed from {found.card} (family {accelerator.family})"
+        needed = (
+            set(_CALIBRATED) - (_LINKED if tp == 1 else set()) - ({"host_s"} if engine.host_s is not None else set())
+        )
+    assumed = [name for name in lacking if name in needed]
+    if assumed and (found is not None or laws is not None):
+        yield f"not measured on {accelerator.name if found is None else found.card}, assumed: {', '.join(assumed)}"
+    if tp > 1 and accelerator.link_bandwidth is None:
+        yield f"{accelerator.name} has no direct links: ranks exchange over PCIe"
 
 
 def other_bound(on: Machine) -> Machine:
     """The machine whose passes take the sum of the times at its peaks instead of the longest: nothing overlaps."""
     return replace(on, layer="upper")
 
+
+_LINKED: Final = {"collective_latency_s", "ring_latency_s", "link_fraction"}
 
 _CALIBRATED: Final = (
     "bandwidth_fraction",
@@ -189,13 +219,18 @@ def pass_rates(on: Machine, model: Model, *, draft: bool = False) -> PassRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTime:
-    """Time of passes in the chosen layer, with the roofline bounds beside it; arrays over the passes, seconds."""
+    """Time of passes in the chosen layer, with the roofline bounds beside it; arrays over the passes, seconds.
+
+    ``kernels`` add up to the modelled time where the card's kernels were measured; else they are empty and ``terms``
+    (the additive law) do.
+    """
 
     layer: str
     total_s: FloatArray
     lower_s: FloatArray
     upper_s: FloatArray
     terms: PassTerms
+    kernels: tuple[KernelTime, ...] = ()
 
 
 def pass_time(
@@ -243,7 +278,13 @@ def pass_time(
     rates = pass_rates(on, shape.model, draft=draft)
     lower = roofline_s(shape, on.accelerator, batch, width, context_len, on.engine.native)
     _, upper = bound_s(load, rates.bandwidth, rates.flops, rates.link_bandwidth)
-    terms = pass_terms(load, rates)
+    kernels: tuple[KernelTime, ...] = ()
+    if on.laws is not None and on.layer == "modelled":
+        kernels = _kernels(on, shape, on.laws, batch, width, context_len, scored)
+        terms = _terms(kernels)
+    else:
+        terms = pass_terms(load, rates)
+    whole = np.broadcast_shapes(*(np.shape(x) for x in (batch, width, context_len)))
     match on.layer:
         case "roofline":
             total = lower
@@ -251,12 +292,64 @@ def pass_time(
             total = upper
         case "modelled":
             eager = on.engine.draft_eager_layer_s if draft else on.engine.eager_layer_s
-            total = np.maximum(terms.total_s, shape.layers * eager)
+            beside = shape.layers * on.engine.draft_layer_s if draft and kernels else 0.0
+            # Tables of kernels may hold what a cache kept between runs; a pass finds none of it.
+            total = np.maximum(np.maximum(terms.total_s + beside, shape.layers * eager), lower)
         case _:
             if table is None:
                 raise InputError(f"the measured layer needs a table of step times of {shape.model.name}")
-            total = np.broadcast_to(table.time_s(batch, width, context_len), lower.shape)
-    return PassTime(layer=on.layer, total_s=np.asarray(total), lower_s=lower, upper_s=upper, terms=terms)
+            total = table.time_s(batch, width, context_len)
+    total, lower, upper = (np.broadcast_to(x, whole) for x in (total, lower, upper))
+    return PassTime(layer=on.layer, total_s=total, lower_s=lower, upper_s=upper, terms=terms, kernels=kernels)
+
+
+def _kernels(
+    on: Machine,
+    shape: PassShape,
+    laws: KernelLaws,
+    batch: npt.ArrayLike,
+    width: npt.ArrayLike,
+    context_len: npt.ArrayLike,
+    scored: npt.ArrayLike | None,
+) -> tuple[KernelTime, ...]:
+    card = on.accelerator
+    plain, _ = arithmetic_flops(replace(shape.model, quantization=None), card)
+
+    def peak(key: str) -> float:
+        # A format that the card multiplies at the rate of another (blocks of FP8, MXFP4 in NVFP4's units).
+        return next((card.flops[f] for f in (key, *_SAME_RATE.get(key, ())) if f in card.flops), plain)
+
+    peaks = Peaks(bandwidth=card.bandwidth, flops=peak, link_bandwidth=link_bandwidth(card))
+    at = pass_point(batch, width, context_len, scored, on.engine.padded)
+    hidden, logits = shape.model.hidden_size, shape.logits / shape.tp
+    reduced = reduction_times(laws, peaks, at, hidden=hidden, ranks=shape.tp, count=shape.all_reduces, logits=logits)
+    return (
+        *kernel_times(shape.kernels, laws, peaks, at, hidden),
+        *glue_times(laws, peaks, at, layers=shape.layers, activation_bytes=shape.activation_bytes, logits=logits),
+        *(() if reduced is None else (reduced,)),
+    )
+
+
+_SAME_RATE: Final = {"fp8-block": ("fp8",), "mxfp4": ("nvfp4",)}
+
+
+def _terms(kernels: tuple[KernelTime, ...]) -> PassTerms:
+    """Kernels by what they wait for, under the names of the additive law."""
+    zero = np.float64(0.0)
+    parts = dict.fromkeys(("attention", "reductions", "logits", "norms and activations", "rest"), zero)
+    for k in kernels:
+        name = k.name if k.name in parts else ("attention" if k.name == "latent attention" else "rest")
+        parts[name] = np.asarray(parts[name] + k.seconds)
+    return PassTerms(
+        weights_s=np.asarray(parts["rest"]),
+        kv_s=np.asarray(parts["attention"]),
+        matmul_s=np.asarray(zero),
+        attention_s=np.asarray(zero),
+        activations_s=np.asarray(parts["norms and activations"]),
+        logits_s=np.asarray(parts["logits"]),
+        collectives_s=np.asarray(parts["reductions"]),
+        launches_s=np.asarray(zero),
+    )
 
 
 def host_time(on: Machine, batch: npt.ArrayLike, *, drafted: bool = False) -> FloatArray:

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from specplan.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+VLLM_GRAPHS: Final = ((2, 1), (4, 2), (256, 8), (512, 16))
+"""vLLM records graphs of 1, 2, 4 and multiples of 8 to 256, of 16 to 512 positions."""
+
+SGLANG_GRAPHS: Final = ((2, 1), (4, 2), (32, 4), (160, 8))
+"""SGLang records graphs of 1, 2, 4, multiples of 4 to 32 and of 8 to 160 requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +49,13 @@ class Engine:
         All-reduce by the vendor's library instead of an own kernel.
     eager_layer_s, draft_eager_layer_s : float
         Host time to launch one layer where no graph records it; a pass is never shorter than its launching.
+    kernels : str
+        Engine whose kernels' laws describe its passes; empty for an engine with kernels of its own, which is timed by
+        the additive law and the card's calibration.
+    captured : tuple of (int, int)
+        Sizes of recorded graphs, to the next of which positions are padded: (largest, step) from small to large.
+    draft_layer_s : float
+        What a layer of a draft pass takes beside its kernels.
     draft_order : str
         ``vllm``: k passes, the first over the whole verified width; ``sglang``: k - 1 passes and one extension over the
         verified width after the verification; ``chain``: k passes of one position.
@@ -59,7 +77,22 @@ class Engine:
     ring: bool = False
     eager_layer_s: float = 0.0
     draft_eager_layer_s: float = 0.0
+    kernels: str = ""
+    captured: tuple[tuple[int, int], ...] = ()
+    draft_layer_s: float = 0.0
     draft_order: str = "vllm"
+
+    def padded(self, tokens: npt.ArrayLike) -> FloatArray:
+        """Positions that a pass of `tokens` multiplies: the next recorded size, or as many where no graph is so large.
+
+        >>> ENGINES["vllm"].padded([1, 3, 5, 260, 1000]).tolist()
+        [1.0, 4.0, 8.0, 272.0, 1000.0]
+        """
+        t = np.ceil(np.asarray(tokens, np.float64) - 1e-9)
+        out = t.copy()
+        for largest, step in reversed(self.captured):
+            out = np.where(t <= largest, np.ceil(t / step) * step, out)
+        return out
 
 
 ENGINES: Final[Mapping[str, Engine]] = {
@@ -68,6 +101,8 @@ ENGINES: Final[Mapping[str, Engine]] = {
         Engine(
             name="vllm",
             version="0.32",
+            kernels="vllm",
+            captured=VLLM_GRAPHS,
             draft_launch_factor=2.4,
             draft_pass_s=0.046e-3,
             host_request_s=25e-6,
@@ -76,6 +111,7 @@ ENGINES: Final[Mapping[str, Engine]] = {
         Engine(
             name="sglang",
             version="0.5.23",
+            kernels="sglang",
             draft_launch_factor=1.0,
             draft_pass_s=0.05e-3,
             host_s=0.285e-3,
@@ -131,6 +167,8 @@ ENGINES: Final[Mapping[str, Engine]] = {
         Engine(
             name="vllm-v0",
             version="0.8 and before",
+            kernels="vllm",
+            captured=VLLM_GRAPHS,
             draft_launch_factor=2.4,
             draft_pass_s=0.046e-3,
             host_request_s=25e-6,
@@ -141,6 +179,7 @@ ENGINES: Final[Mapping[str, Engine]] = {
             name="serving",
             draft_order="chain",
             version="generic",
+            kernels="vllm",
             draft_pass_s=1.2e-3,
             source="assumed: every pass returns to the host, which takes as long as vLLM's step",
         ),

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from specplan.values.kernels import KernelLaws
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -144,6 +146,8 @@ class Accelerator:
         What its family decides about engines' memory.
     calibration : Calibration or None
         Measured efficiencies of this card, or of a card of its family (`Calibration.card` says which).
+    kernels : mapping of str to KernelLaws
+        Engine -> laws of the kernels that it runs, of this card or of one of its family (`KernelLaws.card`).
     """
 
     name: str
@@ -161,3 +165,4 @@ class Accelerator:
     note: str | None = None
     memory_facts: MemoryFacts = field(default_factory=MemoryFacts)
     calibration: Calibration | None = None
+    kernels: Mapping[str, KernelLaws] = field(default_factory=lambda: MappingProxyType({}))

@@ -25,6 +25,7 @@ from specplan.timing.step_time import (
 )
 from specplan.timing.timed_engine import ENGINES
 from specplan.values.formats import lookup
+from specplan.values.model import Attention, DenseMLP, Layer
 
 LLAMA = load_model("llama3.1-8b")
 BIG = load_model("llama3-70b")
@@ -38,16 +39,26 @@ def test_every_shipped_card_times_a_step_above_its_roofline(card, engine: str):
     found = pass_time(on, pass_shape(LLAMA), [1, 16], 1, 2048)
     assert np.all(found.total_s >= found.lower_s)
     assert np.all(np.diff(found.total_s) > 0)
-    assert on.notes or (card.calibration is not None and card.calibration.card == card.name)
+    own = {measured.card for measured in (card.calibration, on.laws) if measured is not None}
+    assert on.notes or card.name in own
 
 
 def test_what_is_borrowed_or_assumed_is_said():
-    assert machine(H100).notes == ()
-    assert "assumed: collective_latency_s" in machine(H100, tp=4).notes[0]
-    assert "borrowed from h100-sxm" in machine(load_accelerator("h200")).notes[0]
+    assert machine(H100).notes == machine(H100, tp=4).notes == ()
+    assert machine(load_accelerator("h200")).laws.card == "h200"
+    assert "borrowed from h100-sxm" in machine(load_accelerator("h20")).notes[0]
+    assert "assumed: collective_latency_s" in machine(H100, "gpt-fast", tp=4).notes[0]
     notes = machine(load_accelerator("mi355x")).notes
     assert notes[0].startswith("mi355x and its family (cdna4) have no calibration")
     assert machine(load_accelerator("mi355x")).calibration == ASSUMED
+
+
+def test_a_card_with_a_calibration_of_its_own_is_not_timed_by_anothers_kernels():
+    assert machine(load_accelerator("mi300x")).laws is None
+    mine = replace(H100.calibration, card="mine", bandwidth_fraction=0.5)
+    half = replace(H100, name="mine", calibration=mine, kernels={})
+    slow, fast = (float(pass_time(machine(c), pass_shape(LLAMA), 1).total_s) for c in (half, H100))
+    assert slow > 1.3 * fast
 
 
 def test_cards_without_links_say_that_ranks_exchange_over_pcie():
@@ -93,15 +104,17 @@ def test_fp8_weights_use_the_cards_fp8_rate_and_weight_only_ones_the_16_bit_rate
         arithmetic_flops(LLAMA, replace(H100, flops={"int8": 1.0}))
 
 
-def test_depth_costs_a_small_draft_what_bytes_do_not():
-    # Two drafts of the same bytes, one four times as deep: the deep one is slower by its launches alone.
-    on = machine(H100)
-    deep = load_model("llama3.2-1b")
-    shallow_s, deep_s = (
-        float(pass_time(on, replace(pass_shape(deep), layers=n), 1, draft=True).total_s) for n in (4, 16)
+@pytest.mark.parametrize("card", ["h100-sxm", "h20", "mi300x"])
+def test_depth_costs_a_small_draft_what_bytes_do_not(card: str):
+    # Two drafts of the same bytes, one four times as deep and half as wide: the deep one is slower.
+    on = machine(load_accelerator(card))
+    mixer = Attention(heads=16, kv_heads=16, head_dim=64)
+    wide = replace(
+        LLAMA, hidden_size=1024, vocab_size=1000, layers=(Layer(mixer=mixer, feed_forward=DenseMLP(width=8192)),) * 4
     )
-    assert deep_s - shallow_s == pytest.approx(12 * pass_rates(on, deep, draft=True).layer_s)
-    assert deep_s > 1.4 * shallow_s
+    thin = replace(wide, layers=(Layer(mixer=mixer, feed_forward=DenseMLP(width=1024)),) * 16)
+    shallow_s, deep_s = (float(pass_time(on, pass_shape(m), 1).total_s) for m in (wide, thin))
+    assert deep_s > 1.5 * shallow_s
 
 
 def test_an_eager_pass_is_never_shorter_than_its_launching():

@@ -1,0 +1,115 @@
+"""Kernel laws of shipped cards: JSON files in ``hardware_profiles/kernels`` that `benchmarks/fit_kernels.py` writes."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from specplan.errors import InputError
+from specplan.values.kernels import (
+    AttentionLaw,
+    ExpertsLaw,
+    Fit,
+    GemmLaw,
+    KernelLaws,
+    LatentLaw,
+    RecurrentLaw,
+    ReduceLaw,
+)
+
+_LAWS: Final = {
+    "gemm": GemmLaw,
+    "attention": AttentionLaw,
+    "latent": LatentLaw,
+    "experts": ExpertsLaw,
+    "recurrent": RecurrentLaw,
+}
+
+
+def kernel_laws(folder: Path, card: str, family: str) -> Mapping[str, KernelLaws]:
+    """Laws by engine of `card`, else of the first card of its family that was measured; empty where none was.
+
+    A format that one engine's tables lack is taken from another engine's of the same card.
+    """
+    own = folder / f"{card}.json"
+    if own.is_file():
+        return _read(own)[1]
+    return _by_family(folder).get(family, MappingProxyType({}))
+
+
+@cache
+def _by_family(folder: Path) -> Mapping[str, Mapping[str, KernelLaws]]:
+    found: dict[str, Mapping[str, KernelLaws]] = {}
+    for path in sorted(folder.glob("*.json")):
+        family, engines = _read(path)
+        found.setdefault(family, engines)
+    return MappingProxyType(found)
+
+
+@cache
+def _read(path: Path) -> tuple[str, Mapping[str, KernelLaws]]:
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        engines = {name: _laws(path.stem, name, block) for name, block in document["engines"].items()}
+        family = str(document["family"])
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not a JSON file of kernel laws: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: not kernel laws as benchmarks/fit_kernels.py writes them: {error!r}") from None
+    return family, MappingProxyType({name: _filled(laws, engines) for name, laws in engines.items()})
+
+
+def _laws(card: str, engine: str, block: Mapping[str, Any]) -> KernelLaws:
+    kinds = {
+        kind: MappingProxyType({key: made(**_plain(made, law)) for key, law in block.get(kind, {}).items()})
+        for kind, made in _LAWS.items()
+    }
+    reduce = block.get("reduce")
+    ranks = None if reduce is None else {int(n): _pairs(knots) for n, knots in reduce["ranks"].items()}
+    return KernelLaws(
+        card=card,
+        engine=engine,
+        source=str(block["source"]),
+        glue_s=_positive(block["glue_s"], "glue_s"),
+        reduce=None if ranks is None or reduce is None else ReduceLaw(ranks=ranks, fit=Fit(**reduce["fit"])),
+        **kinds,
+    )
+
+
+def _plain(made: type, law: Mapping[str, Any]) -> dict[str, Any]:
+    known = {f.name for f in fields(made)}
+    out: dict[str, Any] = {}
+    for name, value in law.items():
+        if name == "fit":
+            out[name] = Fit(**value)
+        elif name in ("shares", "positions"):
+            out[name] = _pairs(value)
+        elif name in known:
+            out[name] = _positive(value, name)
+    return out
+
+
+def _pairs(knots: Any) -> tuple[tuple[float, float], ...]:
+    return tuple((_positive(a, "knot"), _positive(b, "knot")) for a, b in knots)
+
+
+def _positive(value: Any, name: str) -> float:
+    number = float(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{name} is {value!r}, expected a number of at least 0")
+    return number
+
+
+def _filled(laws: KernelLaws, engines: Mapping[str, KernelLaws]) -> KernelLaws:
+    others = [other for other in engines.values() if other is not laws]
+    merged = {
+        kind: MappingProxyType(
+            {**{k: v for o in reversed(others) for k, v in getattr(o, kind).items()}, **getattr(laws, kind)}
+        )
+        for kind in _LAWS
+    }
+    reduce = laws.reduce or next((o.reduce for o in others if o.reduce is not None), None)
+    return replace(laws, reduce=reduce, **merged)
