@@ -121,7 +121,8 @@ def attention_s(
     read = moved / (bandwidth * reached)
     multiplied = 2 * b * w * t * heads * head_dims / (flops * law.matmul_share)
     rows = kv_heads * head_dims / (2 * HEAD_UNIT)
-    return law.fixed_s + b * (law.request_s + law.row_s * rows) + law.token_s * t + np.hypot(read, multiplied)
+    busy = np.hypot(read, multiplied)
+    return np.asarray(law.fixed_s + b * (law.request_s + law.row_s * rows) + law.token_s * t + busy)
 
 
 def latent_s(
@@ -251,6 +252,6 @@ def reduce_s(law: ReduceLaw, message_bytes: npt.ArrayLike, ranks: int) -> FloatA
         return np.asarray(np.exp(times[-1]) * np.log2(ranks) / np.log2(known[-1]))
     above = next(i for i, n in enumerate(known) if n >= ranks)
     if known[above] == ranks or above == 0:
-        return np.exp(times[above])
+        return np.asarray(np.exp(times[above]))
     part = np.log(ranks / known[above - 1]) / np.log(known[above] / known[above - 1])
-    return np.exp((1 - part) * times[above - 1] + part * times[above])
+    return np.asarray(np.exp((1 - part) * times[above - 1] + part * times[above]))

@@ -8,7 +8,7 @@ and number of ranks; `kernel_times` prices them with the laws of a card.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -248,7 +248,7 @@ def _gemms(
             width = w.size / matrices / hidden * fraction
             behind = w.component == "shared_experts"
             name = "gate-up" if matrices == 3 else "up"
-            shape = {"count": w.copies, "format": stored, "hidden_behind": behind}
+            shape: dict[str, Any] = {"count": w.copies, "format": stored, "hidden_behind": behind}
             yield Gemm(name=name, outer=(matrices - 1) * width, inner=hidden, **shape)
             yield Gemm(name="down", outer=hidden, inner=width, **shape)
         elif w.name in _FUSED and w.component == "attention":

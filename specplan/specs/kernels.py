@@ -105,7 +105,7 @@ def _positive(value: Any, name: str) -> float:
 
 def _filled(laws: KernelLaws, engines: Mapping[str, KernelLaws]) -> KernelLaws:
     others = [other for other in engines.values() if other is not laws]
-    merged = {
+    merged: dict[str, Any] = {
         kind: MappingProxyType(
             {**{k: v for o in reversed(others) for k, v in getattr(o, kind).items()}, **getattr(laws, kind)}
         )

@@ -335,7 +335,7 @@ _SAME_RATE: Final = {"fp8-block": ("fp8",), "mxfp4": ("nvfp4",)}
 
 def _terms(kernels: tuple[KernelTime, ...]) -> PassTerms:
     """Kernels by what they wait for, under the names of the additive law."""
-    zero = np.float64(0.0)
+    zero = np.asarray(0.0)
     parts = dict.fromkeys(("attention", "reductions", "logits", "norms and activations", "rest"), zero)
     for k in kernels:
         name = k.name if k.name in parts else ("attention" if k.name == "latent attention" else "rest")
