@@ -11,11 +11,11 @@ from specplan.decide.documents import measured_source, sources_of
 from specplan.decide.measured import summarise
 from specplan.decide.plane import Scene
 from specplan.decide.pricing import Pair, Setting, price_notes, priced
-from specplan.decide.source import Placed, placed
+from specplan.decide.source import Placed, elsewhere, placed
 from specplan.decide.step_source import head_for, is_padded
 from specplan.errors import InputError, NotFoundError
 from specplan.files.reading import read_text
-from specplan.propose.spelling import read_source, with_acceptance
+from specplan.propose.spelling import read_source, restated, with_acceptance
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.measured_steps import MeasuredTable, load_measured_table
@@ -96,8 +96,12 @@ def _measured(text: str) -> list[Source]:
     else:
         every = _of_steps(path)
     if not wanted:
-        return [s for s in every if "(" not in s.label] or every
+        return [s for s in every if not s.label.endswith(")")] or every
     chosen = [s for s in every if wanted in (s.title, s.text, s.name)]
+    if not chosen:  # figures may be stated anew behind the name, or alone
+        called, _, keys = wanted.rpartition(":")
+        chosen = [s for s in every if called in ("", s.title, s.text, s.name)] if "=" in keys else []
+        chosen = [restated(s, keys) for s in chosen]
     if not chosen:
         raise InputError(f"{path}: no source {wanted!r}; it holds {', '.join(s.title for s in every)}")
     return chosen
@@ -179,6 +183,8 @@ class Place:
     def placed(self, source: Source, target: Model | None) -> tuple[Placed, Setting]:
         """A source on its target, with what the setting makes of its c and verify factor where it states none."""
         draft = None
+        if target is not None:
+            source = elsewhere(source)
         if source.c is None and not source.is_weightless:
             if target is None:
                 raise source.wrong("give its cost (c=...) or the target that it drafts for")
@@ -193,7 +199,7 @@ class Place:
         c, verify = priced(found, setting, batch=self.batch, context_len=self.context_len)
         if draft is not None:
             found = replace(found, c=c, c_origin="derived")
-        if source.verify is None or source.verify_origin == "measured":  # of another machine
+        if source.verify is None:
             found = replace(found, verify=verify, verify_origin="derived")
         return found, setting
 

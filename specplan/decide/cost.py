@@ -10,7 +10,7 @@ from typing import Final
 from specplan.decide.engine_cost import EngineCost, engine_cost
 from specplan.decide.pricing import drafts_in_one_pass
 from specplan.decide.ranks import require_ranks
-from specplan.decide.source import emitted, placed, source_speedup
+from specplan.decide.source import elsewhere, emitted, placed, source_speedup
 from specplan.errors import InputError
 from specplan.formulas import kv_cache, parameters, roofline
 from specplan.formulas.emitted import expected_emitted
@@ -193,11 +193,12 @@ def cost(
     # A head that drafts a block passes once per step, which is kappa-th of a pass per token.
     per_token = c / kappa if c is not None and draft is not None and drafts_in_one_pass(draft) else c
     if source is not None:
+        source = elsewhere(source)
         c = per_token = source.c if source.c is not None else 0.0 if source.is_weightless else per_token
     answers = _answers(alpha, kappa, per_token, verify)
     if source is not None and source.has_acceptance and per_token is not None:
         at = replace(placed(source, kappa=kappa, c=per_token), kappa=kappa)
-        if source.verify is None or source.verify_origin == "measured":
+        if source.verify is None:
             at = replace(at, verify=verify)
         gain = float(source_speedup(at))
         dagger = float(contour_alpha(0.0, gain, kappa, verify))

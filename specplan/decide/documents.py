@@ -42,8 +42,8 @@ def measured_source(
     >>> t = Tally.of_counters(drafts=7, drafted_tokens=21, accepted_tokens=13, accepted_at=[5, 4, 4],
     ...                       steps=22, emitted_tokens=35)
     >>> s = measured_source(summarise(t, source="ngram:min=2,max=5,k=3"))
-    >>> s.name, s.alpha.best, s.hazard, round(s.coverage.best, 3), s.lengths
-    ('ngram', 0.8125, (0.7142857142857143, 0.8, 1.0), 0.318, (0.0, 0.0, 1.0))
+    >>> s.name, s.alpha.best, [round(h, 3) for h in s.hazard], round(s.coverage.best, 3), s.lengths
+    ('ngram', 0.8125, [0.714, 0.8, 1.0], 0.318, (0.0, 0.0, 1.0))
     """
     try:
         base = read_source(spelling or m.source)
@@ -111,7 +111,7 @@ def _padded_nodes(tally: Tally | None) -> int | None:
 
 
 def sources_of(document: Any, where: str) -> list[Source]:
-    """Measured sources of a document that ``replay``, ``measure`` or ``ingest`` printed.
+    """Measured sources of a document that ``replay``, ``measure``, ``ingest`` or ``bench`` printed.
 
     A row is an object with ``source`` (or ``name``) and ``alpha``; rows are looked for in the document itself, in a
     list, and under ``sources`` and ``points``; the groups of a row (``tags``) follow it.
@@ -121,12 +121,36 @@ def sources_of(document: Any, where: str) -> list[Source]:
     InputError
         Where there is no such row, or a value in one is not a number.
     """
-    found = [_of_row(row, where) for row in _rows(document)]
+    found = [_of_row(row, where) for row in _rows(document)] or _of_bench(document)
     if not found:
         raise InputError(
-            f"{where}: no measured source; expected the JSON of replay, measure or ingest (rows with source and alpha)"
+            f"{where}: no measured source; expected JSON of replay, measure, ingest or bench (rows of source and alpha)"
         )
     return found
+
+
+def _of_bench(document: Any) -> list[Source]:
+    """The c and the verify factors by width that ``bench`` timed, one source for each batch and context."""
+    if not isinstance(document, Mapping) or document.get("command") != "bench" or "target" not in document:
+        return []
+    draft = document.get("draft")
+    name = "free" if draft is None else str(draft["name"])
+    groups: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for row in document["target"]["rows"]:
+        groups.setdefault((row["batch"], row["context"]), []).append(row)
+    return [
+        Source(
+            name=name,
+            kind="free" if draft is None else "model",
+            label=f"{name} (batch {batch}, context {context_len})",
+            c=0.0 if draft is None else next((row["c"] for row in rows if row["c"] is not None), None),
+            widths=tuple(sorted((row["width"], row["v"]) for row in rows if row["v"] is not None)),
+            batch=batch,
+            c_origin="measured",
+            verify_origin="measured",
+        )
+        for (batch, context_len), rows in groups.items()
+    ]
 
 
 def _rows(node: Any) -> Iterable[Mapping[str, Any]]:

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-
 from specplan.decide.ranks import require_ranks
-from specplan.decide.source import Placed
+from specplan.decide.source import Placed, verify_of
 from specplan.decide.step_source import Loads, step_time
 from specplan.errors import InputError
 from specplan.formulas.speedup import verify_factor
@@ -102,10 +100,7 @@ def priced(source: Placed, setting: Setting, *, batch: int = 1, context_len: int
         return _in_steps(source, setting.pair, batch, context_len)
     if setting.ridge is not None:
         return source.c, float(verify_factor(batch * source.positions, batch, setting.ridge))
-    if source.source.widths:
-        widths, factors = zip(*source.source.widths, strict=True)
-        return source.c, float(np.interp(source.positions, widths, factors))
-    return source.c, source.verify
+    return source.c, verify_of(source.source, source.kappa) if source.source.widths else source.verify
 
 
 def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple[float, float]:

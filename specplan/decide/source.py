@@ -77,6 +77,7 @@ def _of_length(source: Source, k: npt.NDArray[np.int64]) -> FloatArray:
 def emitted(source: Source, kappa: npt.ArrayLike) -> FloatArray:
     """Tokens per step over all steps, at drafts of `kappa` tokens.
 
+    >>> from specplan.values.source import Range
     >>> half = Range.at(0.5)
     >>> float(emitted(Source(name="n", kind="ngram", alpha=half, coverage=half), 3))
     1.4375
@@ -95,6 +96,7 @@ def medusa_heads(source: Source) -> int | None:
 def longest(source: Source, at_most: int) -> int:
     """Longest draft that the source can make and that its acceptance describes, up to `at_most`.
 
+    >>> from specplan.values.source import Range
     >>> longest(Source(name="ngram", kind="ngram", alpha=Range.at(0.7), kappa=3, nodes=8), 64)
     7
     """
@@ -225,11 +227,35 @@ def placed(source: Source, *, kappa: int = 3, c: float | None = None, target: st
         source=source,
         kappa=length if source.nodes is None else min(length, source.nodes - 1),
         c=known,
-        verify=1.0 if source.verify is None else source.verify,
+        verify=verify_of(source, length) if source.verify is None else source.verify,
         target=target,
         c_origin=source.c_origin if source.c is not None else "derived",
         verify_origin=source.verify_origin,
     )
+
+
+def elsewhere(source: Source) -> Source:
+    """The source on a machine that is named: times that were measured on another give way to what is known of this one.
+
+    A measured c stays where nothing else is known of what drafts.
+
+    >>> from specplan.propose.spelling import read_source
+    >>> elsewhere(replace(read_source("ngram"), verify=1.5, verify_origin="measured")).verify is None
+    True
+    """
+    if source.verify_origin == "measured":
+        source = replace(source, verify=None, overhead=None, widths=())
+    if source.c_origin == "measured" and (source.is_model or source.is_weightless):
+        source = replace(source, c=None)
+    return source
+
+
+def verify_of(source: Source, kappa: int) -> float:
+    """Verify factor at a draft length, between the widths at which it was measured; 1 where it was not."""
+    if not source.widths:
+        return 1.0
+    widths, factors = zip(*source.widths, strict=True)
+    return float(np.interp(source.nodes or kappa + 1, widths, factors))
 
 
 def source_speedup(
@@ -246,6 +272,7 @@ def source_speedup(
 
     Examples
     --------
+    >>> from specplan.values.source import Range
     >>> draft = Source(name="draft", kind="model", alpha=Range.at(0.7))
     >>> round(float(source_speedup(Placed(source=draft, kappa=3, c=0.0177801))), 4)
     2.4047

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.source import emitted, emitted_per_draft, medusa_heads, most_kappa
+from specplan.decide.source import elsewhere, emitted, emitted_per_draft, medusa_heads, most_kappa
 from specplan.errors import UnsupportedError
 from specplan.formulas.emitted import FloatArray
 from specplan.formulas.pairing import check_pair
@@ -93,6 +93,7 @@ def on_engine(source: Source, target: Model, engine: str) -> Source:
     UnsupportedError
         When the time of such a head is not known.
     """
+    source = elsewhere(source)
     method = "" if source.model is None else source.model.draft_method
     if source.kind == "model" and method:
         if method not in (*HEADS, *PARALLEL) and source.c is None:

@@ -108,7 +108,7 @@ def read_source(text: str, kappa: int | None = None) -> Source:
     ('ngram', {'min': '2'}, 0.4, 0.7, None)
     >>> read_source("ngram:n=3")
     Traceback (most recent call last):
-    specplan.errors.InputError: source 'ngram:n=3': unknown key 'n'; did you mean min? ngram takes alpha, hit, ...
+    specplan.errors.InputError: source 'ngram:n=3': unknown key 'n'; ngram takes alpha, hit, cont, ...
     """
     name, options = split_source(text)
     if name == "none" and not options:
@@ -179,6 +179,27 @@ def with_acceptance(source: Source, text: str, where: str) -> Source:
         raise source.wrong(f"its acceptance is given twice, there and as {where} {text}")
     return replace(
         source, text=f"{source.text}{',' if '=' in source.text else ':'}alpha={text}", **read_acceptance(text, where)
+    )
+
+
+def restated(source: Source, keys: str) -> Source:
+    """The source with some figures stated anew, as ``alpha=.7,k=3``.
+
+    >>> restated(read_source("mine:c=.05"), "alpha=.8,k=4").kappa
+    4
+    """
+    options = split_source(f"{source.name}:{keys}")[1]
+    if unknown := [key for key in options if key not in KEYS]:
+        raise source.wrong(f"unknown key {unknown[0]!r}; a measured source takes {', '.join(KEYS)}")
+    figures = _figures(source.title, options, source.kappa)
+    acceptance = {"alpha": None, "hazard": (), "hit": None, "continuation": None, "emitted": None}
+    said = figures.keys() & acceptance.keys()
+    return replace(
+        source,
+        **(acceptance if said else {}) | figures | {"label": options.get("name", source.label)},
+        alpha_origin="assumed" if said else source.alpha_origin,
+        c_origin="assumed" if "c" in options else source.c_origin,
+        verify_origin="assumed" if "verify" in options else source.verify_origin,
     )
 
 

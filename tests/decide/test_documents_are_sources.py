@@ -12,6 +12,7 @@ from specplan.decide.measured import summarise
 from specplan.decide.measured_speed import MeasuredSpeed, PassTimes, measured_speed, plane_source
 from specplan.decide.plane import plane
 from specplan.decide.source import emitted, placed, source_speedup
+from specplan.propose.spelling import restated
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 from specplan.report.json_document import render
@@ -92,3 +93,18 @@ def test_the_plane_of_a_document_is_measures_own_figure_for_figure() -> None:
     assert kappa == 5
     ours, measures = (render(plane_document([plane(p, kappa=kappa)], with_grid=True)) for p in (read, own))
     assert ours == measures
+
+
+def test_what_bench_timed_is_a_source_whose_acceptance_is_free() -> None:
+    rows = [
+        {"batch": b, "width": w, "context": 128, "v": 1 + (w - 1) * b / 100, "c": 0.1 if w == 1 else None}
+        for b in (1, 8)
+        for w in (1, 2, 5)
+    ]
+    document = {"command": "bench", "target": {"name": "big", "rows": rows}, "draft": {"name": "small", "rows": []}}
+    one, eight = sources_of(document, "bench.json")
+    assert (one.title, eight.batch, one.has_acceptance) == ("small (batch 1, context 128)", 8, False)
+    at = placed(restated(eight, "alpha=.7,k=3"))
+    assert (at.c, at.c_origin, at.verify, at.verify_origin) == (0.1, "measured", pytest.approx(1.24), "measured")
+    assert float(source_speedup(at)) == pytest.approx(2.533 / (1.24 + 3 * 0.1))
+    assert at.source.alpha_origin == "assumed"
