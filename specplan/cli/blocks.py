@@ -83,7 +83,7 @@ def blocks(
 ) -> None:
     """Predict the KV block count that vLLM or SGLang reports at start-up, with and without a draft.
 
-    Exit code 1 when the engine would refuse to start.
+    Exit code 1 when the engine would refuse to start, or did in the log.
     """
     from specplan import units
     from specplan.cli.source_option import one_source
@@ -144,6 +144,8 @@ def blocks(
             typer.echo(json_document.render(blocks_table.check_document(check)))
         else:
             blocks_table.print_check(check, Console())
+        if check.refusals:
+            raise typer.Exit(1)
         return
     report = predict_blocks(request)
     if json:

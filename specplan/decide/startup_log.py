@@ -28,6 +28,7 @@ from specplan.records.startup import StartupLog
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator, memory_facts
 from specplan.specs.served import Served, served
+from specplan.units import GIB
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 
@@ -64,19 +65,31 @@ def check_log(log: StartupLog, source: str, told: Told) -> StartupCheck:
         Where what the user names is the reason.
     """
     notes: list[str] = []
+    log = _with_refused_bytes(log)
     given = predicted = None
+    ways: tuple[str, ...] = ()
     try:
         target = _target(log, told)
         notes += target.notes
         start = _Start.of(log, told, target)
         given = start.from_printed_bytes()
         predicted = start.from_flags()
+        if log.refusals and predicted is not None:
+            ways = start.ways_to_start(predicted, (given or predicted).longest)
     except SpecplanError as error:
         if told.target is not None and given is None and not isinstance(error, InputError):
             raise
         notes.append(f"not predicted: {error}")
     check = check_startup(log, source, predicted, given)
-    return replace(check, notes=(*check.notes, *notes))
+    return replace(check, notes=(*check.notes, *notes), alternatives=ways)
+
+
+def _with_refused_bytes(log: StartupLog) -> StartupLog:
+    """The log with the cache that its refusal counts, where no line of its own prints it."""
+    if log.of("kv_available_bytes") or not log.of("refused_bytes"):
+        return log
+    more = tuple(replace(r, term="kv_available_bytes") for r in log.of("refused_bytes"))
+    return replace(log, readings=(*log.readings, *more))
 
 
 def _target(log: StartupLog, told: Told) -> Served:
@@ -152,6 +165,57 @@ class _Start:
         if card.family == "cpu" and self.log.value("kv_available_bytes") is not None:
             return None  # nothing but the printed bytes sizes a pool in host memory
         return self.predict(card)
+
+    def ways_to_start(self, now: PoolPrediction, longest: int) -> tuple[str, ...]:
+        """Single changes after which vLLM is predicted to start, each with the cache it would have.
+
+        The printed cache, where the log has it, moves by what the prediction moves.
+        """
+        if self.log.engine != "vllm":
+            return (
+                "a larger --mem-fraction-static, a smaller --context-length or --max-running-requests, or more ranks",
+            )
+        if self.log.of("oom_bytes"):
+            return _after_out_of_memory(self.log, now)
+        card = _with_facts(card_of(self.log, self.card))
+        printed = self.log.value("kv_available_bytes")
+        flags = self.flags(card)[1]
+        tries: list[tuple[str, dict[str, Any]]] = []
+        longest = min(int(self.log.value("longest_request") or longest), longest)
+        if longest:
+            tries.append((f"--max-model-len {longest}", {"max_model_len": longest}))
+        tries += [
+            ("--kv-cache-dtype fp8", {"kv_cache_dtype": "fp8"}),
+            ("--gpu-memory-utilization 0.95", {"gpu_memory_utilization": 0.95}),
+            ("--max-num-batched-tokens 2048", {"max_num_batched_tokens": 2048}),
+            ("--enforce-eager", {"enforce_eager": True}),
+            (f"--tensor-parallel-size {2 * flags.tp}", {"tp": 2 * flags.tp}),
+        ]
+        found = []
+        for name, change in tries:
+            try:
+                new = self.predict(card, **change)
+                cache = new.rank.available.best
+                if printed is not None:
+                    cache += printed - now.rank.available.best
+                    new = self.predict(card, **change, kv_cache_memory_bytes=max(int(cache), 1))
+            except SpecplanError:
+                continue
+            if new.refusal is None:
+                found.append(f"{name}: {cache / GIB:.2f} GiB of cache (modelled)")
+        return tuple(found)
+
+
+def _after_out_of_memory(log: StartupLog, now: PoolPrediction) -> tuple[str, ...]:
+    """What an allocation that failed asks for, by its phase: loading, the profile run, graph capture."""
+    rank = now.rank
+    if any(log.of(term) for term in ("kv_tokens", "num_gpu_blocks", "max_concurrency")):
+        what = f"graph capture, {rank.cuda_graph.best / GIB:.2f} GiB modelled: a smaller --gpu-memory-utilization"
+        return (f"less memory in {what}, fewer capture sizes, or --enforce-eager",)
+    if log.of("weights_bytes"):
+        what = f"{rank.activation_peak.best / GIB:.2f} GiB modelled at its peak"
+        return (f"less memory in the profile run, {what}: a smaller --max-num-batched-tokens or --max-num-seqs",)
+    return (f"fewer weights on a rank, {rank.weights.best / GIB:.2f} GiB: --tensor-parallel-size, or quantised",)
 
 
 def card_called(name: str | None, memory: float | None) -> Accelerator:

@@ -143,6 +143,16 @@ LINES: Final[tuple[Line, ...]] = (
         r"full_layer_tokens=(\d+), swa_layer_tokens=(\d+)",
         "full_pool_tokens", "swa_pool_tokens",
     ),
+    # What a refused start says of itself.
+    _line(
+        "KV cache is needed",
+        rf"\({_GIB} KV cache is needed.*?available KV cache memory \({_GIB}\)",
+        "needed_bytes", "refused_bytes",
+    ),
+    _line("estimated maximum model length", r"estimated maximum model length is (\d+)", "longest_request"),
+    _line("ut of memory. Tried to allocate", rf"out of memory\. Tried to allocate {_GIB}", "oom_bytes"),
+    _line("has a total capacity of", rf"has a total capacity of {_GIB} of which {_GIB} is free",
+          "total_bytes", "oom_free_bytes"),
 )  # fmt: skip
 
 REFUSALS: Final = (
@@ -159,6 +169,10 @@ REFUSALS: Final = (
     (
         b"Not enough memory. Please try to increase",
         re.compile(r"Not enough memory\. Please try to increase.*?(?=\s*$)"),
+    ),
+    (
+        b"ut of memory. Tried to allocate",
+        re.compile(r"(?:CUDA|HIP)? ?out of memory\. Tried to allocate.*?(?=\s*$)"),
     ),
     (b"larger than the maximum number of tokens", re.compile(r"The model's max seq len.*?(?=\s*$)")),
 )

@@ -67,6 +67,8 @@ class StartupCheck:
         Where most of the difference lies; empty where nothing was predicted.
     refusals, notes, assumptions, not_modeled : tuple of str
     lines : int
+    alternatives : tuple of str
+        Single changes after which the engine is predicted to start, where the log refuses.
     """
 
     source: str
@@ -80,6 +82,7 @@ class StartupCheck:
     assumptions: tuple[str, ...]
     not_modeled: tuple[str, ...]
     lines: int
+    alternatives: tuple[str, ...] = ()
 
 
 def card_of(log: StartupLog, card: Accelerator | None = None) -> Accelerator:
@@ -239,7 +242,10 @@ def check_startup(
     """
     terms = [] if given is None else _given(log, given)
     expected = {} if predicted is None else _predicted_terms(log, predicted)
+    shown = {t.term for t in terms}
     for term, what in TERMS.items():
+        if term in shown or (term == "refused_bytes" and log.of("kv_available_bytes")):
+            continue
         if log.of(term) or term in expected:
             terms.append(_compared(log, term, what, expected.get(term, {})))
     balance = _balance(log)
@@ -433,7 +439,34 @@ def _given(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:
         length = {"": float(given.max_model_len)}
         found = _compared(log, "concurrency_length", TERMS["concurrency_length"], length)
         out.append(replace(found, term="concurrency_length_from_printed_memory"))
-    return out
+    return [*out, *_refused(log, given)]
+
+
+_NEEDED: Final = re.compile(r"\(([\d.]+) GiB KV cache is needed")
+
+
+def _refused(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:
+    """What a refusal says of the cache of one request and of the longest that fits, from the printed bytes.
+
+    A prediction refuses in the engine's words, so that the needed bytes are read from them. A length that fits is known
+    to what the printed bytes round away.
+    """
+    m = None if given.refusal is None else _NEEDED.search(given.refusal)
+    available = max(given.rank.available.best, 1.0)
+    rounding = log.step("kv_available_bytes") / available * (log.value("longest_request") or 0.0)
+    figures = (
+        ("needed_bytes", None if m is None else float(m[1]) * GIB, 0.01 * GIB),
+        (
+            "longest_request",
+            float(given.longest) or None,
+            2.0 * float(given.settings.get("block_size") or 16) + rounding,
+        ),
+    )
+    return [
+        _check(term, TERMS[term], log.value(term), max(log.step(term), slack), value, log.by_rank(term))
+        for term, value, slack in figures
+        if value is not None and log.of(term)
+    ]
 
 
 def _given_pools(log: StartupLog, given: PoolPrediction) -> list[TermCheck]:

@@ -124,6 +124,11 @@ TERMS: Final = MappingProxyType(
         "free_after_pool_bytes": "free after the pool",
         "full_pool_tokens": "tokens of the full-attention pool",
         "swa_pool_tokens": "tokens of the sliding-window pool",
+        "needed_bytes": "cache of one request of the longest length",
+        "refused_bytes": "cache that the refusal counts",
+        "longest_request": "longest request that would fit",
+        "oom_bytes": "allocation that failed",
+        "oom_free_bytes": "free when an allocation failed",
     }
 )
 """Every term that a log can carry, in words."""

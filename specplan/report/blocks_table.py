@@ -281,6 +281,7 @@ def check_document(c: StartupCheck) -> dict[str, Any]:
         ],
         "largest_difference": c.largest,
         "refusals": list(c.refusals),
+        "would_start_with": list(c.alternatives),
         "notes": list(c.notes),
         "lines": c.lines,
         "assumptions": list(c.assumptions),
@@ -302,6 +303,8 @@ def print_check(c: StartupCheck, console: Console) -> None:
     console.print(table)
     for words in c.refusals:
         console.print(f"[bold red]refused[/bold red]: {escape(words)}", soft_wrap=True)
+    for way in c.alternatives:
+        console.print(f"would start with {escape(way)}", soft_wrap=True)
     if c.largest:
         console.print(f"largest difference: {escape(c.largest)}", soft_wrap=True)
     for note in (*c.notes, *c.assumptions):
