@@ -106,17 +106,18 @@ def _complete(s: State, rules: Rules, n: int, end: float, seconds: float) -> tup
         drafts = slots[place + CHECKED]
         req[r + COMPUTED] += slots[place + GRANTED]
         known = req[r + PROMPT] + req[r + EMITTED]
+        is_padding = rules.paired > 0 and req[r + PENDING] == 0  # no token that could be accepted
         req[r + PENDING] = 0
         if req[r + COMPUTED] < known:
             req[r + IN_CHUNK] = 1
-            if rules.kappa > 0:
+            if rules.kappa > 0 and not rules.paired:
                 req[r + DRAWN] += 1
             continue
         req[r + IN_CHUNK] = 0
         tokens = 1
         if drafts > 0:
             turn = (req[r + DRAWN] - 1) % req[r + DRAFT_N] if rules.paired else req[r + VERIFIED] % req[r + ACCEPT_N]
-            taken = min(int(s.draws[req[r + ACCEPT_AT] + turn]), drafts)
+            taken = 0 if is_padding else min(int(s.draws[req[r + ACCEPT_AT] + turn]), drafts)
             req[r + VERIFIED] += 1
             req[r + COMPUTED] -= drafts - taken
             tokens += taken
