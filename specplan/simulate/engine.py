@@ -6,23 +6,23 @@ from typing import Final
 
 from specplan.errors import InputError
 from specplan.simulate.state import BLK, Rules
+from specplan.values.draft_methods import METHODS
 
-SLOTS: Final[Mapping[str, tuple[int, int, int, int]]] = {
-    # method: extra query slots (per drafted token, constant), lookahead slots (per drafted token, constant)
-    "none": (0, 0, 0, 0),
-    "ngram": (0, 0, 0, 0),
-    "suffix": (0, 0, 0, 0),
-    "medusa": (0, 0, 0, 0),
-    "eagle": (0, 0, 1, 0),
-    "eagle3": (0, 0, 1, 0),
-    "mtp": (0, 0, 1, 0),
-    "draft_model": (0, 1, 1, 0),
-    "peagle": (1, -1, 1, 0),
-    "dspark": (1, -1, 1, 0),
-    "pard": (1, 0, 1, 0),
-    "dflash": (1, 0, 1, 1),
+QUERY_SLOTS: Final[Mapping[str, tuple[int, int]]] = {
+    "draft_model": (0, 1),
+    "peagle": (1, -1),
+    "dspark": (1, -1),
+    "pard": (1, 0),
+    "dflash": (1, 0),
 }
-"""What each draft method of vLLM 0.32 takes from a step's input budget and from a request's blocks."""
+"""Query slots of vLLM 0.32's drafters that each request takes from a step's input budget: so many per drafted token,
+and so many beside. Other methods take none."""
+
+_LOOKAHEAD: Final[Mapping[str, tuple[int, int]]] = {
+    **{m.vllm: m.lookahead for m in METHODS.values() if m.vllm is not None},
+    **dict.fromkeys(("peagle", "pard"), (1, 0)),  # drafts of one pass that vLLM starts as eagle and draft_model
+    "none": (0, 0),
+}
 
 DROPS_LAST_HIT: Final = ("eagle", "eagle3", "mtp")
 """Methods that compute the last block of a prefix-cache hit again, for its hidden states."""
@@ -48,7 +48,7 @@ class EngineRules:
     long_prefill_token_threshold : int
         Most prompt tokens of one request in a step while others run or wait; 0: no such limit.
     method : str
-        One of `SLOTS`.
+        vLLM's name of the way to draft, or ``none``.
     kappa : int
         Most drafted tokens per request and step; 0 without speculation.
 
@@ -80,8 +80,8 @@ class EngineRules:
                 raise InputError(f"{name} {getattr(self, name)}: expected a whole number of at least 1")
         if self.num_blocks < 2:
             raise InputError(f"{self.num_blocks} blocks: an engine needs at least 2, one of which it never hands out")
-        if self.method not in SLOTS:
-            raise InputError(f"draft method {self.method!r}: one of {', '.join(SLOTS)}")
+        if self.method not in _LOOKAHEAD:
+            raise InputError(f"draft method {self.method!r}: one of {', '.join(_LOOKAHEAD)}")
         if not 0 <= self.kappa <= 255 or (self.method == "none") != (self.kappa == 0):
             raise InputError(f"draft method {self.method} with {self.kappa} drafted tokens: give both, or neither")
         if self.max_num_batched_tokens < 1 + self.kappa + self.draft_slots:
@@ -92,13 +92,13 @@ class EngineRules:
     @property
     def draft_slots(self) -> int:
         """Query slots of the drafter that each scheduled request takes from the step's input budget."""
-        per_token, constant = SLOTS[self.method][:2]
+        per_token, constant = QUERY_SLOTS.get(self.method, (0, 0))
         return per_token * self.kappa + constant if self.kappa else 0
 
     @property
     def lookahead(self) -> int:
         """Slots behind the step's tokens that a request's blocks must hold."""
-        per_token, constant = SLOTS[self.method][2:]
+        per_token, constant = _LOOKAHEAD[self.method]
         return per_token * self.kappa + constant if self.kappa else 0
 
     @property

@@ -53,6 +53,8 @@ class Requests:
         Tokens.
     closed : int
         Requests in the system under a closed load; 0 for an open one.
+    turnaround_s : float
+        Seconds from the end of a request to the arrival of the one that it lets come: client and network.
     shared : Lists or None
         Ids of the contents at the head of each prompt, one per `shared_tokens` tokens: requests that begin with the
         same ids begin with the same tokens.
@@ -66,6 +68,7 @@ class Requests:
     prompt: Ints
     output: Ints
     closed: int = 0
+    turnaround_s: float = 0.0
     shared: Lists | None = None
     shared_tokens: int = 0
     names: tuple[str, ...] = ()

