@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tune": ("specplan.cli.tune:tune", "Best kappa, and what a wrong one loses."),
     "tie": ("specplan.cli.tie:tie", "What one draft source must reach to equal another."),
     "compare": ("specplan.cli.compare:compare", "Step time and throughput of each source over batch and context."),
+    "simulate": ("specplan.cli.simulate:simulate", "Serve a load in virtual time, with and without speculation."),
     "schedule": ("specplan.cli.schedule:schedule", "Best kappa per batch, as the engine's configuration."),
     "validate": (
         "specplan.cli.validate:validate",

@@ -39,7 +39,7 @@ def drafting_of(source: Source, kappa: int, requests: int, seed: int) -> Draftin
     --------
     >>> from specplan.values.source import Range
     >>> draws = drafting_of(Source(name="d", kind="model", alpha=Range.at(0.7)), 3, 10, seed=1)
-    >>> round(1 + draws.accepted.values.mean(), 3)
+    >>> round(1 + float(draws.accepted.values.mean()), 3)
     2.533
     """
     rng = np.random.default_rng([seed, 1])
@@ -84,7 +84,7 @@ def _lengths(source: Source, kappa: int) -> Floats:
         shares[low] += 1 - (mean - low)
         if mean > low:
             shares[low + 1] += mean - low
-    return shares / shares.sum()
+    return np.asarray(shares / shares.sum())
 
 
 def _alive(source: Source, kappa: int) -> Floats:
@@ -95,15 +95,15 @@ def _alive(source: Source, kappa: int) -> Floats:
             raise source.wrong(f"its acceptance ends at position {hazard.size}, and {kappa} tokens are drafted")
         return np.asarray(survival(hazard))
     if source.alpha is not None:
-        return np.asarray(source.alpha.best ** np.arange(kappa + 1))
+        return np.asarray(source.alpha.best ** np.arange(kappa + 1), np.float64)
     if source.hit is not None and source.continuation is not None:
-        return np.concatenate([[1.0], source.hit * source.continuation ** np.arange(kappa)])
+        return np.append(1.0, source.hit * source.continuation ** np.arange(kappa))
     per_draft = float(emitted_per_draft(source, kappa))  # says what is missing if nothing is known
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if expected_emitted(middle, kappa) < per_draft else (low, middle)
-    return np.asarray(low ** np.arange(kappa + 1))
+    return np.asarray(low ** np.arange(kappa + 1), np.float64)
 
 
 def _spread(shares: Floats, count: int) -> Ints:

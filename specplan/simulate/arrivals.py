@@ -134,9 +134,11 @@ class Load:
         Shape of the gamma distribution of gaps: 1 is Poisson, below it bursts, infinite is a clock.
     concurrency : int or None
         Requests in the system; each that ends lets the next one come.
+    turnaround_s : float
+        Of a closed load: from the end of a request to the arrival of the next one.
     trace : Requests or None
     requests : int
-        How many requests.
+        How many requests, where no trace says so.
     """
 
     input: Lengths | None = None
@@ -144,6 +146,7 @@ class Load:
     rate: float | None = None
     burstiness: float = 1.0
     concurrency: int | None = None
+    turnaround_s: float = 0.0
     trace: Requests | None = None
     requests: int = 2000
 
@@ -160,6 +163,25 @@ class Load:
         for option, number in (("--concurrency", self.concurrency), ("--requests", self.requests)):
             if number is not None and number < 1:
                 raise InputError(f"{option} {number}: must be at least 1")
+
+    @property
+    def count(self) -> int:
+        """Requests of one seed."""
+        return self.requests if self.trace is None else len(self.trace)
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Mean tokens of prompts and of outputs."""
+        if self.trace is not None:
+            return float(self.trace.prompt.mean()), float(self.trace.output.mean())
+        assert self.input is not None and self.output is not None  # noqa: S101, PT018 - checked above
+        return self.input.mean, self.output.mean
+
+    @property
+    def typical_tokens(self) -> int:
+        """Tokens of a request in the middle of its output."""
+        prompt, output = self.mean_lengths
+        return round(prompt + output / 2)
 
     def draw(self, seed: int, longest: int) -> Requests:
         """The requests of one seed; lengths are drawn so that prompt and output stay within `longest` tokens.
@@ -189,4 +211,10 @@ class Load:
         over = prompt + output > longest
         if over.any() and (self.input.p95 > self.input.median or self.output.p95 > self.output.median):
             prompt[over] = np.maximum(longest - output[over], 1)
-        return Requests(arrival=arrival, prompt=prompt, output=output, closed=min(self.concurrency or 0, n))
+        return Requests(
+            arrival=arrival,
+            prompt=prompt,
+            output=output,
+            closed=min(self.concurrency or 0, n),
+            turnaround_s=self.turnaround_s,
+        )

@@ -194,7 +194,7 @@ def _gap_statistics(gaps: Floats) -> dict[str, float]:
     return dict(zip(STATISTICS, (float(gaps @ middle / total), *found), strict=True))
 
 
-def _goodput(per_request: Mapping[str, Floats], many: np.ndarray, targets: Sequence[Target], span: float) -> float:  # type: ignore[type-arg]
+def _goodput(per_request: Mapping[str, Floats], many: np.ndarray, targets: Sequence[Target], span: float) -> float:
     good = np.ones(many.size, bool)
     for target in targets:
         if target.latency == "tpot":
