@@ -31,6 +31,10 @@ class UnsupportedError(SpecplanError):
     """A kind of model, engine or version that specplan cannot count yet; named, never guessed."""
 
 
+class ModelNote(UserWarning):
+    """A model's counts rest on an assumption that its spec carries; the command line shows each on stderr."""
+
+
 class MissingExtraError(SpecplanError):
     """An optional package is needed.
 

@@ -9,13 +9,14 @@ import importlib.util
 import io
 import os
 import sys
+import warnings
 from typing import Any, Final, NoReturn
 
 import typer
 import typer.core
 
 from specplan import __version__
-from specplan.errors import MissingExtraError, SpecplanError
+from specplan.errors import MissingExtraError, ModelNote, SpecplanError
 from specplan.files.text import one_line
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -176,6 +177,17 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="specplan")
 
 
+_SHOW: Final = warnings.showwarning
+
+
+def _show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+    """A model's note as one line; other warnings as Python shows them."""
+    if issubclass(category, ModelNote):
+        typer.echo(f"specplan: assumed: {message}", err=True)
+    else:
+        _SHOW(message, category, *rest, **more)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; every error is one line on stderr.
 
@@ -185,6 +197,8 @@ def main(argv: list[str] | None = None) -> None:
     # Start-up is a sixth shorter when imports are not searched for garbage and no pydantic plugins are looked for.
     gc.set_threshold(100_000, 50, 50)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    warnings.simplefilter("always", ModelNote)
+    warnings.showwarning = _show
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     if debug:

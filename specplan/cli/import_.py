@@ -9,6 +9,9 @@ def import_(
     ),
     output: str = typer.Option(None, "--output", "-o", help="Write the model spec here (.yaml); - for stdout."),
     assume: str = typer.Option(None, "--assume", metavar="TYPE", help="Count it as this model_type or draft method."),
+    allow_unread: bool = typer.Option(
+        False, "--allow-unread", help="Count a config although fields of it are not understood; they are named."
+    ),
     name: str = typer.Option(None, "--name", help="Name of the spec; the file's or folder's if not given."),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
@@ -19,7 +22,7 @@ def import_(
     from specplan.specs.model_yaml import ModelFile, dump_model_yaml
 
     target = None if output in (None, "-") else output_file.output_path(output, (".yaml", ".yml"))
-    found, summary = importing.import_source(source, assume=assume, name=name)
+    found, summary = importing.import_source(source, assume=assume, name=name, allow_unread=allow_unread)
     text = dump_model_yaml(ModelFile(model=found.model))
     if target is not None:
         write_whole(target, text)
@@ -27,7 +30,7 @@ def import_(
         typer.echo(text, nl=False)
         return
     if json:
-        inputs = {"source": source, "output": output, "assume": assume, "name": name}
+        inputs = {"source": source, "output": output, "assume": assume, "allow_unread": allow_unread, "name": name}
         typer.echo(json_document.render(import_report.import_document(found, summary, inputs)))
         return
     from specplan.report.console import Console

@@ -429,6 +429,7 @@ def _assumptions(
         lines.append("context 0: no cached keys and values are read (--context counts them)")
     if any(parameters.is_routed(m) for m in (target, draft) if m):
         lines.append("tokens choose experts uniformly and independently (fewer distinct ones are read when skewed)")
+    lines += [f"{m.name}: {assumed}" for m in (target, draft) if m for assumed in m.assumptions]
     if draft is not None:
         lines.append("every position is accepted with the same conditional probability alpha")
         if drafts_in_one_pass(draft):

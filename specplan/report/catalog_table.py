@@ -48,6 +48,7 @@ def model_summary(model: Model, aliases: Sequence[str] = ()) -> dict[str, Any]:
         "kv_bytes_per_token": whole(kv_cache.kv_bytes_per_token(model)),
         "state_bytes_per_sequence": whole(float(kv_cache.kv_bytes_stored(model, 0))),
         "mixture_of_experts": parameters.is_routed(model),
+        "assumptions": list(model.assumptions),
     }
 
 
@@ -72,18 +73,19 @@ def print_model(model: Model, aliases: Sequence[str], console: Console) -> None:
     """Print the card of one model."""
     summary = model_summary(model, aliases)
     table = _table(("", "left"), ("", "right"), ("figure is", "left"))
+    exact = "assumed" if model.assumptions else "exact"
     for key in ("streamed_params", "gathered_params", "elementwise_params", "resident_params"):
-        table.add_row(key.replace("_", " "), f"{summary[key]:,}", "exact")
+        table.add_row(key.replace("_", " "), f"{summary[key]:,}", exact)
     if model.published_params is not None:
         agrees = model.published_params == summary["resident_params"]
         table.add_row("published total", f"{model.published_params:,}", "equal" if agrees else "DIFFERS")
     for component, count in summary["components"].items():
-        table.add_row(f"  {component}", f"{count:,}", "exact")
+        table.add_row(f"  {component}", f"{count:,}", exact)
     table.add_row("weights", format_gib(summary["resident_bytes"]), "derived")
     table.add_row("streamed per token", f"{summary['streamed_bytes'] / 1e9:,.3f} GB", "derived")
-    table.add_row("KV per token", format_bytes(summary["kv_bytes_per_token"]), "exact")
+    table.add_row("KV per token", format_bytes(summary["kv_bytes_per_token"]), exact)
     if summary["state_bytes_per_sequence"]:
-        table.add_row("state per sequence", format_bytes(summary["state_bytes_per_sequence"]), "exact")
+        table.add_row("state per sequence", format_bytes(summary["state_bytes_per_sequence"]), exact)
     layers = f"{summary['layers']} layers, hidden {model.hidden_size:,}, vocabulary {model.vocab_size:,}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] {layers}, {summary['quantization'] or summary['weight_format']}",

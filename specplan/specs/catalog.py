@@ -2,13 +2,14 @@
 
 import difflib
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from specplan.errors import InputError, NotFoundError, UnsupportedError
+from specplan.errors import InputError, ModelNote, NotFoundError, UnsupportedError
 from specplan.specs.model_yaml import ModelFile, load_model_yaml
 from specplan.values.model import Model
 
@@ -118,7 +119,10 @@ def load_model(name_or_path: str | Path) -> Model:
     >>> load_model("llama3-70b").vocab_size
     128256
     """
-    return load_model_and_assumptions(name_or_path)[0]
+    model = load_model_and_assumptions(name_or_path)[0]
+    for assumed in model.assumptions:
+        warnings.warn(f"{model.name}: {assumed}", ModelNote, stacklevel=2)
+    return model
 
 
 OFFICIAL_DRAFTS: Final[dict[str, dict[str, str]]] = {

@@ -10,7 +10,7 @@ from specplan.specs.huggingface.config import Imported, read_config
 
 
 def import_source(
-    source: str, *, assume: str | None = None, name: str | None = None
+    source: str, *, assume: str | None = None, name: str | None = None, allow_unread: bool = False
 ) -> tuple[Imported, CheckpointSummary | None]:
     """Model in a ``config.json``, a checkpoint folder, a ``.gguf`` file, or at ``owner/name`` of the Hub.
 
@@ -21,6 +21,8 @@ def import_source(
         Count it as this ``model_type`` or draft method.
     name : str, optional
         Name of the model; the file's or folder's if not given.
+    allow_unread : bool
+        Count a config with fields that are not understood, and say which.
 
     Returns
     -------
@@ -40,19 +42,19 @@ def import_source(
             raise InputError(
                 f"{path}: a folder without config.json; give a checkpoint folder, a config.json or a .gguf file"
             )
-        found = read_config(config, assume=assume)
+        found = read_config(config, assume=assume, allow_unread=allow_unread)
         summary = read_folder(path, found.model)
     elif path.suffix.lower() == ".gguf":
         if assume is not None:
             raise InputError(f"{path}: --assume applies to configs; a GGUF file states its architecture")
         found = import_gguf(path)
     elif path.is_file():
-        found = read_config(path, assume=assume)
+        found = read_config(path, assume=assume, allow_unread=allow_unread)
     elif source.count("/") == 1 and path.suffix != ".json":
         from specplan.specs.huggingface.hub import download_config
 
         missing = NotFoundError(f"{source}: no such file or folder")
-        found = read_config(download_config(source, missing), assume=assume)
+        found = read_config(download_config(source, missing), assume=assume, allow_unread=allow_unread)
         found = replace(found, model=replace(found.model, name=source.rpartition("/")[2]))
     else:
         raise NotFoundError(

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from specplan.errors import InputError
 from specplan.files.reading import read_text
+from specplan.formulas.parameters import resident_bytes, resident_params
 from specplan.specs.layer_order import format_order, parse_order
 from specplan.specs.yaml_text import parse_yaml
 from specplan.values.formats import NumberFormat, lookup
@@ -146,6 +147,7 @@ class _ModelSpec(_Strict):
     published_params: Positive | None = None
     extra: tuple[_MIRRORS[Weight], ...] = ()  # type: ignore[valid-type] # made at run time
     mtp_layers: Text | None = None
+    totals: dict[Text, Natural] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,9 +298,29 @@ def model_from_text(text: str, where: str) -> ModelFile:
     except ValidationError as error:
         raise _one_line(error, where) from None
     try:
-        return ModelFile(model=_model(spec), aliases=spec.aliases)
+        model = _model(spec)
+        _check_totals(spec.totals, model)
+        return ModelFile(model=model, aliases=spec.aliases)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def _totals(model: Model) -> dict[str, int]:
+    return {"parameters": resident_params(model), "bytes": round(resident_bytes(model))}
+
+
+def _check_totals(stated: Mapping[str, int], model: Model) -> None:
+    """Refuse a spec whose layers do not add up to the totals it states: one of the two was edited alone."""
+    if not stated:
+        return
+    for name, value in _totals(model).items():
+        if stated.get(name, value) != value:
+            raise InputError(
+                f"field 'totals.{name}' states {stated[name]:,}, the layers add up to {value:,}; correct the layers, "
+                f"or state the new total"
+            )
+    if unknown := stated.keys() - {"parameters", "bytes"}:
+        raise InputError(f"field 'totals.{min(unknown)}' is not a known field; totals are parameters and bytes")
 
 
 def load_model_yaml(path: Path) -> ModelFile:
@@ -403,6 +425,7 @@ def model_document(file: ModelFile) -> dict[str, Any]:
         "layers": {name: _layer_document(layer) for layer, name in names.items()},
         "order": format_order([names[layer] for layer in model.layers]) if model.layers else None,
         "mtp_layers": format_order([names[layer] for layer in model.mtp_layers]) if model.mtp_layers else None,
+        "totals": _totals(model),
     }
     return {
         key: value for key, value in out.items() if value is not None and value != [] and value != {} and value != ""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded
 from specplan.specs.huggingface.module_formats import apply_quantization
 from specplan.specs.huggingface.quantization import read_quantization
+from specplan.specs.huggingface.unread import unread_fields
 from specplan.values.formats import NumberFormat, lookup
 from specplan.values.model import Model
 
@@ -107,6 +109,7 @@ def import_config(
     name: str = "",
     assume: str | None = None,
     beside: Mapping[str, Any] | None = None,
+    allow_unread: bool = False,
 ) -> Imported:
     """Model that a parsed ``config.json`` describes.
 
@@ -122,6 +125,8 @@ def import_config(
         Count it as this ``model_type``, whatever it says it is.
     beside : mapping, optional
         The parsed ``hf_quant_config.json`` beside the config, where there is one.
+    allow_unread : bool
+        Count a config with fields that may change the counts and are not understood, and say so.
 
     Raises
     ------
@@ -142,7 +147,7 @@ def import_config(
     inner, at, nested = find_text_config(config, where)
     method = assume if assume in DRAFT_METHODS else draft_method(config)
     if method:
-        return _import_draft(config, where, method, name)
+        return _import_draft(config, where, method, name, allow_unread=allow_unread)
     if assume is None and str(config.get("model_type")) in REFUSED:
         _family(str(config["model_type"]), at, None)
     stated = _model_type(inner, config, at)
@@ -158,7 +163,8 @@ def import_config(
     if f.flag("add_cross_attention"):
         raise UnsupportedError(f"{at}: cross-attention (add_cross_attention) cannot be counted")
     parts = family.build(f)
-    tied = f.flag("tie_word_embeddings") if parts.tied is None else parts.tied
+    stated_tie = f.flag("tie_word_embeddings")
+    tied = stated_tie if parts.tied is None else parts.tied
     model = Model(
         name=name or str(config.get("_name_or_path") or model_type),
         source=where,
@@ -175,19 +181,44 @@ def import_config(
         mtp_layers=parts.mtp_layers,
         model_type=model_type,
     )
+    _account_for(f, config, allow_unread)
     quantization = read_quantization(f, {**config, **inner}, beside)
     if quantization is not None:
         model = apply_quantization(model, quantization, f)
     if assume:
         f.assumptions.insert(0, f"counted as {assume}, though it says {stated}")
     wrapper = str(config.get("model_type", "")) if config.get("model_type") != stated else ""
+    model = dataclasses.replace(model, assumptions=tuple(f.assumptions))
     return Imported(model=model, assumptions=tuple(f.assumptions), model_type=model_type, wrapper=wrapper)
 
 
-def _import_draft(config: Mapping[str, Any], where: str, method: str, name: str) -> Imported:
+def _account_for(f: Fields, config: Mapping[str, Any], allow_unread: bool) -> None:
+    """Refuse a config with fields that are not understood, or say how many there are."""
+    found = unread_fields(f, config)
+    if not found:
+        return
+    named = ", ".join(f"{n} = {_short(f, config, n)}" for n in found[:6]) + (", ..." if len(found) > 6 else "")
+    some = "1 field that is" if len(found) == 1 else f"{len(found)} fields that are"
+    if not allow_unread:
+        raise UnsupportedError(
+            f"{f.where}: {some} not understood and may change the counts: {named}; to count without "
+            f"{'it' if len(found) == 1 else 'them'}: specplan import --allow-unread"
+        )
+    f.assumptions.insert(0, f"counted without {some} not understood: {named}")
+
+
+def _short(f: Fields, config: Mapping[str, Any], name: str) -> str:
+    block, _, field = name.rpartition(".")
+    fields = f.blocks.get(block, {}) if block else {**config, **f.config}
+    return json.dumps(fields.get(field))[:40]
+
+
+def _import_draft(
+    config: Mapping[str, Any], where: str, method: str, name: str, *, allow_unread: bool = False
+) -> Imported:
     """Draft head that runs on its target's hidden states."""
     if method == "mtp":
-        target = import_config({**config, "architectures": []}, where, name=name)
+        target = import_config({**config, "architectures": []}, where, name=name, allow_unread=allow_unread)
         return dataclasses.replace(target, model=mtp_draft(target.model))
     inner, at, nested = find_text_config(config, where)
     layer = config.get("transformer_layer_config")
@@ -197,6 +228,9 @@ def _import_draft(config: Mapping[str, Any], where: str, method: str, name: str)
     known = base if base in FAMILIES else {"dflash": "qwen3"}.get(method, "llama")
     f = Fields(inner, known, at, nested=nested, like=FAMILIES[known].like, defaults=FAMILIES[known].defaults)
     model = build_draft(f, method, FAMILIES[known].build)
+    f.names |= _DRAFT_FIELDS
+    f.names_inside = _DRAFT_FIELDS
+    _account_for(f, config, allow_unread)
     model = dataclasses.replace(
         model,
         name=name or str(config.get("_name_or_path") or method),
@@ -208,6 +242,7 @@ def _import_draft(config: Mapping[str, Any], where: str, method: str, name: str)
     quantization = read_quantization(f, config, None)
     if quantization is not None:
         model = apply_quantization(model, quantization, f)
+    model = dataclasses.replace(model, assumptions=tuple(f.assumptions))
     return Imported(model=model, assumptions=tuple(f.assumptions), model_type=base)
 
 
@@ -231,10 +266,22 @@ def _weight_format(f: Fields) -> NumberFormat:
     return lookup("bfloat16")
 
 
-def read_config(path: Path, *, assume: str | None = None) -> Imported:
+_DRAFT_FIELDS: Final = frozenset({
+    "selector_top_k", "causal", "pure_draft_prefix_len", "shift_label", "add_swa_attention_sink_bias",
+    "block_size", "num_anchors", "dflash_config", "eagle_config", "num_target_layers", "target_layer_count",
+    "n_predict", "sample_from_anchor", "num_lookahead_tokens", "scale_input", "max_window_layers", "draft_tokens",
+    "aux_hidden_state_layer_ids", "norm_before_residual", "verifier", "target_model_type", "num_speculative_tokens",
+    "ttt_length", "parallel_drafting", "num_depths", "layer_types",
+})  # fmt: skip
+"""Fields of drafts that say how they are used."""
+
+
+def read_config(path: Path, *, assume: str | None = None, allow_unread: bool = False) -> Imported:
     """Model in the ``config.json`` at `path`."""
     config = json_object(read_text(path, "a Hugging Face config (JSON)"), str(path))
     name = path.parent.name if path.name == "config.json" else path.stem
     quant = path.with_name("hf_quant_config.json")
     beside = json_object(read_text(quant, "ModelOpt's quantisation (JSON)"), str(quant)) if quant.is_file() else None
-    return import_config(config, str(path), name=name or path.stem, assume=assume, beside=beside)
+    return import_config(
+        config, str(path), name=name or path.stem, assume=assume, beside=beside, allow_unread=allow_unread
+    )

@@ -46,6 +46,23 @@ def recorded() -> Mapping[str, Any]:
     return found
 
 
+class Block(dict[str, Any]):
+    """A nested block of fields that remembers which of them were asked for."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.used: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.used.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Value under `name`, or `default`."""
+        self.used.add(name)
+        return super().get(name, default)
+
+
 class Fields:
     """Checked access to one config.
 
@@ -81,6 +98,10 @@ class Fields:
         self.defaults: dict[str, Any] = {**facts["defaults"], **(defaults or {})}
         self.assumptions: list[str] = []
         self.read: dict[str, Any] = {}  # name -> value, of every field that was asked for and given
+        self.blocks: dict[str, Block] = {}  # nested blocks that were asked for
+        # Fields of the class against whose modules the row is tested: one that is not read changes no count.
+        self.names = frozenset(facts["defaults"]) | frozenset(facts["renamed"])
+        self.names_inside: frozenset[str] = frozenset()  # the same for fields of nested blocks
         self._names: dict[str, tuple[str, ...]] = {}
         for alias, name in facts["renamed"].items():
             self._names[name] = (*self._names.get(name, ()), alias)
@@ -210,7 +231,7 @@ class Fields:
         value = self.raw(name, None)
         if value is not None and not isinstance(value, dict):
             raise InputError(f"{self.where}: field {name!r} must be a block of fields, got {str(value)[:60]!r}")
-        return value
+        return None if value is None else self.blocks.setdefault(name, Block(value))
 
     # Sizes that nearly every config states.
 

@@ -62,7 +62,8 @@ def every(n: int, period: int, full: str = "full_attention", other: str = "linea
 
 def _gated_attention(f: Fields, window: int | None = None) -> Attention:
     bias = f.flag("attention_bias")
-    return attention(f, window=window, qkv_bias=bias, output_bias=bias, qk_norm="head", output_gate=True)
+    gate = f.flag("attn_output_gate", True)
+    return attention(f, window=window, qkv_bias=bias, output_bias=bias, qk_norm="head", output_gate=gate)
 
 
 def _qwen_feed_forward(f: Fields) -> tuple[FeedForward | None, FeedForward | None]:
@@ -226,6 +227,9 @@ def kimi_linear(f: Fields) -> Parts:
     if stated is not None:
         full_layers = {f.whole(i, "full_attn_layers") - 1 for i in stated.get("full_attn_layers", [])}
         kinds = ["full_attention" if i in full_layers else "linear_attention" for i in range(n)]
+        delta_layers = stated.get("kda_layers")
+        if isinstance(delta_layers, list) and {f.whole(i, "kda_layers") - 1 for i in delta_layers} & full_layers:
+            raise InputError(f"{f.where}: linear_attn_config names a layer in full_attn_layers and in kda_layers")
         heads, dim = f.whole(stated.get("num_heads"), "num_heads"), f.whole(stated.get("head_dim"), "head_dim")
         kernel = f.whole(stated.get("short_conv_kernel_size"), "short_conv_kernel_size")
     else:

@@ -193,6 +193,9 @@ def _nemotron_kinds(f: Fields, name: str, pattern_name: str) -> list[str] | None
 def nemotron_h(f: Fields) -> Parts:
     """Nemotron-H and Nemotron 3: each layer is one of Mamba-2, attention, feed-forward or experts, with one norm."""
     kinds = _nemotron_kinds(f, "layers_block_type", "hybrid_override_pattern")
+    stated = f.count("num_hidden_layers", None)
+    if kinds is not None and stated not in (None, len(kinds)) and f.has("num_hidden_layers"):
+        raise InputError(f"{f.where}: num_hidden_layers is {stated}, the layers' pattern lists {len(kinds)}")
     if kinds is None:
         raise InputError(
             f"{f.where}: neither 'layers_block_type' nor 'hybrid_override_pattern' says what the layers are"

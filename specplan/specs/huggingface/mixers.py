@@ -56,6 +56,9 @@ def latent(f: Fields, *, indexer: bool = False, **more: Any) -> LatentAttention:
         "rope_dim": f.count("qk_rope_head_dim", least=0),
         "v_head_dim": f.count("v_head_dim"),
     }
+    f.raw("head_dim", None)  # some configs call the rotated part so; nothing is sized by it
+    if f.count("qk_head_dim", None) not in (None, fields["nope_dim"] + fields["rope_dim"]):
+        raise InputError(f"{f.where}: field 'qk_head_dim' is not qk_nope_head_dim and qk_rope_head_dim together")
     if indexer:
         fields["index_heads"] = f.count("index_n_heads")
         fields["index_dim"] = f.count("index_head_dim")

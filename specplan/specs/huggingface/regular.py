@@ -111,11 +111,12 @@ def periodic(period: int | str, *, full_at: int = -1, default: int = 4) -> Windo
 
 def from_layer(f: Fields, n: int) -> list[int | None]:
     """Layers from ``max_window_layers`` on slide where ``use_sliding_window`` says so (Qwen2)."""
+    f.raw("max_window_layers", None)  # says nothing where the layers' types are listed, or nothing slides
     given = by_types(f, n)
     if given is not None:
         return given
     size = window_size(f) if f.flag("use_sliding_window") else None
-    first = f.count("max_window_layers", 0, least=0) if size else n
+    first = f.count("max_window_layers", 0, least=0)
     return [size if i >= first else None for i in range(n)]
 
 
