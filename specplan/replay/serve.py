@@ -55,10 +55,10 @@ def accepted_path(draft: Draft, following: TokenArray) -> int:
     >>> accepted_path(Draft((5, 6, 7), parents=(-1, -1, 1)), np.array([6, 7, 8], np.int32))
     2
     """
-    return _walked(draft, following)[0]
+    return walked(draft, following)[0]
 
 
-def _walked(draft: Draft, following: TokenArray) -> tuple[int, bool]:
+def walked(draft: Draft, following: TokenArray) -> tuple[int, bool]:
     """`accepted_path`, and whether that path ends in a leaf."""
     if draft.is_chain:
         n = min(len(draft.tokens), following.size)
@@ -195,7 +195,7 @@ class _Served:
         if not following.size:
             raise InputError(f"the step order runs request {request.id} after its recorded end")
         draft = state.draft
-        accepted, leaf = _walked(draft, following)
+        accepted, leaf = walked(draft, following)
         emitted = min(accepted + 1, following.size)
         context = request.prompt.size + state.emitted
         self._rows.append((index, context, len(draft), accepted, emitted, draft.match_len, leaf))
