@@ -45,6 +45,9 @@ def replay(
     batch: int = options.BATCH,
     context: str = options.CONTEXT_LEN,
     layer: str = options.LAYER,
+    adaptive: bool = typer.Option(
+        False, "--adaptive", help="What adaptive verification would give on --target, at batch 1, 16, 64, 256 and -b."
+    ),
     timing: bool = typer.Option(False, "--timing", help="Show the time per step of specplan's own matchers."),
     json: bool = options.JSON,
 ) -> None:
@@ -58,8 +61,10 @@ def replay(
     from specplan import units
     from specplan.decide.drift import alert_threshold
     from specplan.decide.pricing import Pair
+    from specplan.errors import InputError
     from specplan.files.lines import BrokenLog
     from specplan.propose.spelling import grid_of, parse_source
+    from specplan.replay.adaptive import AdaptiveReplay, replay_adaptively
     from specplan.replay.read import TraceReader, find_files
     from specplan.replay.run import ReplayPlan, run
     from specplan.replay.runners import runner_of
@@ -70,6 +75,8 @@ def replay(
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
 
+    if adaptive and target is None:
+        raise InputError("--adaptive prices steps: name the model that is served, --target")
     threshold = None if alert is None else alert_threshold(alert)
     named = {parse_source(text): text.strip() for text in source}
     for text in grid:
@@ -112,17 +119,35 @@ def replay(
         best_by_tokens=None if best is None else best.by_tokens_per_step.measured.source,
         best_by_time=None if best is None or best.by_time is None else best.by_time.measured.source,
     )
+    budgets: tuple[AdaptiveReplay, ...] = ()
+    if adaptive and pair is not None:
+        from specplan.report.progress import Bars
+
+        loads, read = sorted({1, 16, 64, 256, batch}), list(reader.read(plan.paths))
+        with Bars() as bars:
+            length = units.parse_count(context)
+            budgets = replay_adaptively(named, read, pair, loads, length, progress=bars.update)
     if json:
         from specplan.report.json_document import render
         from specplan.report.replay_report import replay_document
 
         inputs = plan.inputs() | {"target": target, "gpu": None if target is None else gpu, "batch": batch, "tp": tp}
-        typer.echo(render(replay_document(inputs, sources, facts)))
+        document = replay_document(inputs, sources, facts)
+        if budgets:
+            from specplan.report.adaptive_table import adaptive_entries
+
+            document["adaptive"] = adaptive_entries(budgets)
+        typer.echo(render(document))
     else:
         from specplan.report.console import Console
         from specplan.report.replay_report import print_replay
 
-        print_replay(sources, facts, Console(wide=True), timing=timing)
+        console = Console(wide=True)
+        print_replay(sources, facts, console, timing=timing)
+        if budgets:
+            from specplan.report.adaptive_table import print_adaptive
+
+            print_adaptive(budgets, console, where=f"for {target} on {tp} x {gpu}, context {context}")
     if threshold is not None:
         fallen = [(r.measured.source, r.drift) for r in sources if r.drift is not None and r.drift.passes(threshold)]
         for name, fall in fallen:

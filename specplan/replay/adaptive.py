@@ -9,19 +9,22 @@ The estimate needs no confidence head: acceptance by position and request as a m
 showed (vLLM's ``adaptive_verification_ema_alpha``, 0.8 by default; without a head vLLM #52228, #56451).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from specplan.decide.adaptive import verify_cost
+from specplan.decide.pricing import Pair
 from specplan.errors import InputError
 from specplan.formulas.adaptive import WidthCost, verify_budget
 from specplan.propose.build import proposer_of
 from specplan.propose.rules import TokenSource
 from specplan.replay.requests import RecordedRequest
 from specplan.replay.serve import walked
+from specplan.timing.draft_time import host_ngram_s
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -70,6 +73,7 @@ def drafts_of(source: TokenSource, requests: Sequence[RecordedRequest]) -> tuple
             if not draft.is_chain:
                 raise InputError(f"{source.short}: a tree is verified whole; adaptive verification cuts chains")
             drafted[t], accepted[t] = len(draft), walked(draft, tokens[t:])[0]
+        proposer.extend(index, tokens[tokens.size - 1 :])
         proposer.stop_request(index)
         tables.append(Drafts(drafted, accepted))
     return tuple(tables)
@@ -140,7 +144,8 @@ def nothing(drafted: IntArray, _: FloatArray) -> IntArray:
 
 def budgeted(cost: WidthCost, draft_s: float) -> Rule:
     """What `specplan.formulas.adaptive.verify_budget` says."""
-    return lambda _, survivals: verify_budget(survivals, cost, draft_s).lengths
+    # a budget that fills a captured size takes positions beyond a draft, which hold nothing
+    return lambda drafted, survivals: np.minimum(verify_budget(survivals, cost, draft_s).lengths, drafted)
 
 
 def serve(
@@ -231,8 +236,8 @@ class AdaptiveRow:
     gain: tuple[float, float, float]
 
 
-ORDERS: Final = 8
-_STEPS: Final = 1500  # tokens per running request that a walk need not exceed
+ORDERS: Final = 6
+_STEPS: Final = 600  # tokens per running request that a walk need not exceed
 
 
 def adaptive_row(
@@ -267,3 +272,62 @@ def adaptive_row(
 
 def _sum(rows: Sequence[Served]) -> Served:
     return Served(**{f.name: sum(getattr(r, f.name) for r in rows) for f in fields(Served)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveReplay:
+    """One source over batches; no rows where its drafts are trees, which `note` says."""
+
+    label: str
+    rows: tuple[AdaptiveRow, ...]
+    note: str = ""
+
+
+def replay_adaptively(
+    sources: Mapping[TokenSource, str],
+    requests: Sequence[RecordedRequest],
+    pair: Pair,
+    batches: Sequence[int],
+    context_len: int,
+    *,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> tuple[AdaptiveReplay, ...]:
+    """What adaptive verification would have given on these requests, by source and batch.
+
+    Parameters
+    ----------
+    sources : mapping of TokenSource to str
+        Sources and what they are called.
+    requests : sequence of RecordedRequest
+    pair : Pair
+        Target and card that the steps are timed on.
+    batches : sequence of int
+        Requests that run at a time.
+    context_len : int
+        Cached tokens that each reads.
+    progress : callable
+        Told the source, the batches that are done, and their number.
+
+    Raises
+    ------
+    InputError
+        If no request has a second token.
+    """
+    if not any(r.response.size > 1 for r in requests):
+        raise InputError("adaptive verification: no request has a step after its prefill")
+    found = []
+    for source, label in sources.items():
+        try:
+            tables = drafts_of(source, requests)
+        except InputError as error:
+            found.append(AdaptiveReplay(label=label, rows=(), note=str(error)))
+            continue
+        longest = max(int(t.drafted.max(initial=0)) for t in tables)
+        rows = []
+        for done, batch in enumerate(batches):
+            progress(label, done, len(batches))
+            cost = verify_cost(pair, batch=batch, context_len=context_len, most=batch * (1 + longest))
+            rows.append(adaptive_row(tables, batch, cost, draft_s=float(host_ngram_s(batch, context_len))))
+        progress(label, len(batches), len(batches))
+        found.append(AdaptiveReplay(label=label, rows=tuple(rows)))
+    return tuple(found)
