@@ -167,7 +167,7 @@ def _decisive_bytes(case: Case, card: Any, printed: float) -> float:
     if flags is None or flags.pp == 1 or not {"budget_gib", "non_torch_gib"} <= seen.keys():
         return printed
     rank = predict_vllm(case.model, card, flags, case.speculation, case.draft).rank
-    decides = seen["budget_gib"] * GIB - rank.weights.best - rank.activation_peak.best
+    decides = float(seen["budget_gib"]) * GIB - rank.weights.best - rank.activation_peak.best
     return min(printed, decides - float(seen["non_torch_gib"]) * GIB)
 
 

@@ -265,11 +265,12 @@ def cells(model: Model, layers: tuple[Layer, ...], kv_cache_dtype: str, tp: int,
 
 
 def _latent_cell(a: LatentAttention, kv_cache_dtype: str, size: float, packed: bool) -> float:
+    """Latent and index key of a token; SGLang keeps index keys in layers that share an indexer, too (GLM-5.2)."""
     if packed and a.index_heads and kv_cache_dtype.startswith("fp8"):
         latent = a.kv_rank + 4 * a.kv_rank / 128 + 2 * a.rope_dim  # fp8 latent, fp32 scale per 128, bf16 rotary part
     else:
         latent = (a.kv_rank + a.rope_dim) * size
-    return latent + (a.index_dim + 4 * math.ceil(a.index_dim / 128) if a.index_heads and not a.index_shared else 0)
+    return latent + (a.index_dim + 4 * math.ceil(a.index_dim / 128) if a.index_heads else 0)
 
 
 def predict_sglang(

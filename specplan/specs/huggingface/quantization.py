@@ -260,11 +260,19 @@ def _algorithm(f: Fields, entry: Mapping[str, Any], default_group: int = 128) ->
 def _modelopt(f: Fields, block: Mapping[str, Any]) -> Quantization:
     """ModelOpt: every linear layer but the excluded, the head too where exclusions are listed without it."""
     excluded = _names(block, "exclude_modules", "ignore", "modules_to_not_convert")
-    if not excluded:
+    unlisted = not excluded
+    if unlisted and "4" in str(block.get("quant_algo") or ""):
+        # Of three published 4-bit checkpoints whose starts print both, every one leaves its prediction layers plain.
+        f.assume(
+            "the quantised checkpoint's list of excluded modules is not given: all linear layers are counted, "
+            "prediction layers plain"
+        )
+        excluded = ("mtp*",)
+    elif unlisted:
         f.assume("the quantised checkpoint's list of excluded modules is not given: all linear layers are counted")
     rules = _plain(excluded)
     if str(block.get("quant_algo") or "").upper() != "MIXED_PRECISION":
-        return Quantization(default=_algorithm(f, block), rules=rules, head=bool(excluded))
+        return Quantization(default=_algorithm(f, block), rules=rules, head=not unlisted)
     listed = block.get("quantized_layers")
     if not isinstance(listed, dict) or not listed:
         if block.get("quant_method") == "fp8" or block.get("weight_block_size"):
