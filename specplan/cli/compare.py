@@ -37,7 +37,10 @@ def compare(
     ),
     json: bool = options.JSON,
 ) -> None:
-    """Step time and throughput of each draft source over batch and context, against no speculation."""
+    """Step time and throughput of each draft source under offered loads, against plain decoding at its own fit.
+
+    A source without an acceptance is answered with the one that it needs. Exits with 1 if nothing fits.
+    """
     from specplan import units
     from specplan.cli.source_option import load_sources, load_tables
     from specplan.decide.compare import compare as plan
@@ -74,5 +77,5 @@ def compare(
         from specplan.report.console import Console
 
         print_compare(report, Console(), verdict=verdict)
-    if verdict and not report.pays:
+    if not report.fits or (verdict and not report.pays):
         raise typer.Exit(1)

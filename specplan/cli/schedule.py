@@ -27,7 +27,10 @@ def schedule(
     draft_path: str = typer.Option(None, "--draft-path", help="Checkpoint of the draft or head for the command line."),
     json: bool = options.JSON,
 ) -> None:
-    """Best draft length per batch, as the engine's configuration and a command to paste."""
+    """Best draft length per batch, as the engine's configuration and a command to paste.
+
+    Exits with 1, without a command, if not one request fits.
+    """
     from specplan import units
     from specplan.cli.source_option import load_tables, one_source
     from specplan.decide.schedule import schedule as plan
@@ -39,7 +42,9 @@ def schedule(
     if (source is None) == (draft is None):
         raise InputError("give either --draft with --alpha, or --source")
     if draft is not None and alpha is None:
-        raise InputError("--draft needs its --alpha: acceptance is not assumed (`specplan cost` works without)")
+        raise InputError(
+            "--draft needs its --alpha: acceptance is not assumed (`specplan compare` says which it needs)"
+        )
     report = plan(
         load_model(target),
         load_accelerator(gpu),
@@ -63,8 +68,10 @@ def schedule(
         from specplan.report import json_document, schedule_table
 
         typer.echo(json_document.render(schedule_table.schedule_document(report)))
-        return
-    from specplan.report.console import Console
-    from specplan.report.schedule_table import print_schedule
+    else:
+        from specplan.report.console import Console
+        from specplan.report.schedule_table import print_schedule
 
-    print_schedule(report, Console())
+        print_schedule(report, Console())
+    if report.configuration is None:
+        raise typer.Exit(1)

@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from specplan.decide.offered import Cell as Cell
+from specplan.decide.offered import Need, Pools, need, sentence, served, verdict
 from specplan.decide.ranks import require_ranks
 from specplan.decide.sensitivity import Swing, sensitivity
 from specplan.decide.source import emitted
@@ -17,7 +19,6 @@ from specplan.decide.step_setting import (
     Setting,
     best_kappa,
     error_band,
-    pool_of,
     times,
 )
 from specplan.decide.step_source import Loads, StepTime, is_padded, loads, on_engine
@@ -31,71 +32,15 @@ from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 from specplan.values.source import ALWAYS, NO_SOURCE, Source
 
+MAX_OFFER: Final = 10**9
+"""An offered load that no pool holds."""
+
 NOT_MODELED: Final = (
     "prefills that share the steps of a loaded server",
     "requests of different contexts in one batch: all have the given one",
     "pipeline and expert parallelism, mixed precision of activations",
     "requests that end inside a step",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One source at one batch and context. Times in seconds; rates in tokens per second.
-
-    Attributes
-    ----------
-    source, batch, context_len, kappa
-        What runs; kappa is the given or the best draft length.
-    emitted, emitted_low, emitted_high : float
-        Tokens per request and step, over all steps; with the ends of the source's ranges.
-    plain_s : float
-        The step without speculation.
-    draft_s, verify_s, host_s, step_s : float
-        The step's parts and their sum.
-    per_token_s, per_token_low_s, per_token_high_s : float
-        Time per output token; between the ends of the source's ranges, with the model's error band.
-    tokens_s_request, tokens_s_gpu : float
-        Rates of one request, and of all requests per card.
-    speedup, speedup_low, speedup_high : float
-        Against the plain step; with the ends of the source's ranges and the model's error band.
-    fits : bool
-        Whether the batch's cache fits beside the draft.
-    verdict : str
-        ``pays``, ``does not pay`` or ``uncertain``; empty for the source ``none``.
-    binding : str
-        What costs most of the gain: draft cost, verify width, KV read, KV capacity, coverage, acceptance or host.
-    cost_per_million : float or None
-        Price of a million output tokens, where a price per card and hour is given.
-    joules_per_token : float or None
-        Upper bound from the cards' board power.
-    """
-
-    source: str
-    batch: int
-    context_len: int
-    kappa: int
-    emitted: float
-    emitted_low: float
-    emitted_high: float
-    plain_s: float
-    draft_s: float
-    verify_s: float
-    host_s: float
-    step_s: float
-    per_token_s: float
-    per_token_low_s: float
-    per_token_high_s: float
-    tokens_s_request: float
-    tokens_s_gpu: float
-    speedup: float
-    speedup_low: float
-    speedup_high: float
-    fits: bool
-    verdict: str
-    binding: str
-    cost_per_million: float | None
-    joules_per_token: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +86,13 @@ class CompareReport:
     sources: tuple[Source, ...]
     cells: tuple[Cell, ...]
     capacities: tuple[Capacity, ...]
+    needs: tuple[Need, ...]
+    sentences: tuple[str, ...]
     sensitivity: tuple[Swing, ...]
     sensitivity_of: str
     error_band: float | None
     pays: bool
+    fits: bool
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
     not_modeled: tuple[str, ...] = NOT_MODELED
@@ -220,23 +168,32 @@ def compare(
         price_per_hour=price_per_hour,
         tables=tables,
     )
-    placed = tuple(on_engine(s, target, engine) for s in sources if s.kind != "none")
-    for source in placed:
+    placed, free = _placed(sources, target, engine)
+    for source in (*placed, *free):
         if source.model is not None:
             require_ranks(source.model, tp)
     everyone = (NO_SOURCE, *placed)
-    counted = {s.title: loads(target, s, tp, kv_format) for s in everyone}
+    counted = {s.title: loads(target, s, tp, kv_format) for s in (*everyone, *free)}
+    pools = Pools(setting)
     cells: list[Cell] = []
     capacities: list[Capacity] = []
+    needs: list[Need] = []
+    sentences: list[str] = []
     for context in contexts:
-        pools = {source.title: pool_of(setting, source, context) for source in everyone}
-        plain_sequences = pools["none"].requests
-        reference = _throughput(setting, NO_SOURCE, counted["none"], plain_sequences, context)
+        at_fit = _Plain.of(setting, counted["none"], [MAX_OFFER], context, pools)
+        plain = _Plain.of(setting, counted["none"], batches, context, pools)
         for source in everyone:
             of = counted[source.title]
-            sequences = pools[source.title].requests
-            cells += _cells(setting, source, of, batches, context, sequences)
-            capacities.append(_capacity(setting, source, of, context, sequences, plain_sequences, reference))
+            cells += _cells(setting, source, of, batches, context, pools, plain)
+            capacities.append(_capacity(setting, source, of, context, pools, at_fit))
+        for i, load in enumerate(batches):
+            wants = [need(setting, s, counted[s.title], load, context, pools, float(plain.tokens_s[i])) for s in free]
+            needs += wants
+            here = [c for c in cells if (c.offered, c.context_len) == (load, context)]
+            chats = f"{context // 1024}k" if context and context % 1024 == 0 else f"{context:,}"
+            where = f"{load} chat{'s' if load > 1 else ''} of {chats} on {tp} x {accelerator.name}"
+            binding = pools(NO_SOURCE, context, 0).binding
+            sentences.append(sentence(where, here[0], here[1:], wants, binding))
     swings, about = _best_at_first(setting, placed, counted, cells)
     return CompareReport(
         target=target,
@@ -248,11 +205,14 @@ def compare(
         sources=placed,
         cells=tuple(cells),
         capacities=tuple(capacities),
+        needs=tuple(needs),
+        sentences=tuple(sentences),
         sensitivity=swings,
         sensitivity_of=about,
         error_band=error_band(on, tables),
         pays=_pays_everywhere(cells),
-        assumptions=_assumptions(setting, placed, pools["none"]),
+        fits=any(c.batch for c in cells),
+        assumptions=_assumptions(setting, placed, pools(NO_SOURCE, contexts[0], 0)),
         warnings=_warnings(setting, placed, cells),
     )
 
@@ -272,37 +232,69 @@ def _check(
         raise InputError(f"--price {price:g}: must be finite and at least 0")
 
 
-def _throughput(setting: Setting, source: Source, of: Loads, batch: int, context: int) -> float:
-    """Tokens per second and card at `batch` requests; 0 for none."""
-    if batch < 1:
-        return 0.0
-    kappa = best_kappa(setting, source, of, batch, context)
-    return float(batch / times(setting, source, of, batch, context, kappa).per_token_s[0] / setting.on.tp)
+def _placed(sources: Sequence[Source], target: Model, engine: str) -> tuple[tuple[Source, ...], tuple[Source, ...]]:
+    """Sources as the engine runs them: those whose acceptance is known, and those for which it is asked."""
+    known, free = [], []
+    for source in sources:
+        if source.kind == "none":
+            continue
+        if source.has_acceptance:
+            known.append(on_engine(source, target, engine))
+        else:
+            free.append(replace(on_engine(replace(source, alpha=ALWAYS), target, engine), alpha=None))
+    return tuple(known), tuple(free)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plain:
+    """Plain decoding under each offered load: requests that run, their step, tokens per second."""
+
+    running: npt.NDArray[np.int64]
+    step_s: FloatArray
+    tokens_s: FloatArray
+
+    @classmethod
+    def of(cls, setting: Setting, of: Loads, offered: Sequence[int], context: int, pools: Pools) -> "_Plain":
+        found = served(setting, NO_SOURCE, of, offered, context, pools)
+        step = times(setting, NO_SOURCE, of, found.batch, context, 0).step_s
+        return cls(running=found.running, step_s=step, tokens_s=found.running / step)
 
 
 def _cells(
-    setting: Setting, source: Source, of: Loads, batches: Sequence[int], context: int, sequences: int
+    setting: Setting,
+    source: Source,
+    of: Loads,
+    batches: Sequence[int],
+    context: int,
+    pools: Pools,
+    against: _Plain,
 ) -> list[Cell]:
-    b = np.asarray(batches, np.float64)
-    kappa = best_kappa(setting, source, of, b, context)
+    runs = served(setting, source, of, batches, context, pools)
+    kappa, b = runs.kappa, runs.batch
     step = times(setting, source, of, b, context, kappa)
     plain = times(setting, NO_SOURCE, of, b, context, 0)
-    gain = plain.step_s / step.per_token_s
     ends = _ends(setting, source, of, b, context, kappa)
     is_none = source.kind == "none"
-    binding = _bindings(setting, source, of, b, context, step, plain, kappa, sequences)
+    binding = _bindings(setting, source, of, b, context, step, plain, kappa, batches, runs.fit)
+    # Speedup of a step, times the requests that run, over those of plain decoding and their slower or faster step.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(against.running > 0, runs.running / b * (b / plain.step_s) / against.tokens_s, 0.0)
     found = []
-    for i, batch in enumerate(batches):
-        per_token = float(step.per_token_s[i])
-        per_gpu = batch / per_token / setting.on.tp
-        verdict = "does not pay" if ends.speedup_high[i] < 1 else "uncertain"
-        if ends.speedup_low[i] > 1 and setting.on.layer != "roofline":  # a real draft costs more than its bound
-            verdict = "pays"
+    for i, load in enumerate(batches):
+        per_token, running, layer = float(step.per_token_s[i]), int(runs.running[i]), setting.on.layer
+        tokens_s = running / per_token
+        per_gpu = tokens_s / setting.on.tp
+        gain = float(plain.step_s[i] / per_token)
+        low, high = (float(share[i] * end[i]) for end in (ends.speedup_low, ends.speedup_high))
         price, power = setting.price_per_hour, setting.on.accelerator.tdp_w
+        served_by = float(running > 0)
         found.append(
             Cell(
                 source=source.title,
-                batch=batch,
+                offered=load,
+                batch=running,
+                waiting=load - running,
+                fit=int(runs.fit[i]),
                 context_len=context,
                 kappa=int(kappa[i]),
                 emitted=float(step.emitted[i]),
@@ -316,16 +308,20 @@ def _cells(
                 per_token_s=per_token,
                 per_token_low_s=float(ends.per_token_low_s[i]),
                 per_token_high_s=float(ends.per_token_high_s[i]),
-                tokens_s_request=1 / per_token,
+                tokens_s_request=served_by / per_token,
                 tokens_s_gpu=per_gpu,
-                speedup=float(gain[i]),
+                per_user_s=load / tokens_s if running else math.inf,
+                speedup=gain,
                 speedup_low=1.0 if is_none else float(ends.speedup_low[i]),
                 speedup_high=1.0 if is_none else float(ends.speedup_high[i]),
-                fits=batch <= sequences,
-                verdict="" if is_none else verdict,
+                ratio=float(share[i]) * gain,
+                ratio_low=served_by if is_none else low,
+                ratio_high=served_by if is_none else high,
+                fits=running == load,
+                verdict="" if is_none else verdict(fit=int(runs.fit[i]), low=low, high=high, layer=layer),
                 binding=binding[i],
-                cost_per_million=None if price is None else price / 3600 / per_gpu * 1e6,
-                joules_per_token=None if power is None else power / per_gpu,
+                cost_per_million=None if price is None or not running else price / 3600 / per_gpu * 1e6,
+                joules_per_token=None if power is None or not running else power / per_gpu,
             )
         )
     return found
@@ -374,7 +370,8 @@ def _bindings(
     step: StepTime,
     plain: StepTime,
     kappa: npt.NDArray[np.int64],
-    sequences: int,
+    offered: Sequence[int],
+    fit: npt.NDArray[np.int64],
 ) -> list[str]:
     """What stands most in the way at each batch: of speed for the plain step, of the ideal gain for a source.
 
@@ -382,10 +379,11 @@ def _bindings(
     not emit, the others by their share of the step's time. Where none takes 2%, acceptance alone limits it.
     """
     cache = _cache_share(setting, of.target, batch, context)
+    short = np.asarray(offered) > fit
     if source.kind == "none":
         weights = np.where(plain.host_s > plain.verify_s, "host", "weights read")
         found = np.where(cache > 0.5, "KV read", weights)
-        return [str(name) for name in np.where(batch > sequences, "KV capacity", found)]
+        return [str(name) for name in np.where(short, "KV capacity", found)]
     everywhere = replace(source, coverage=ALWAYS)
     drafting = np.zeros_like(batch)
     if of.draft is not None:
@@ -401,7 +399,7 @@ def _bindings(
     names = np.array(list(losses))
     stacked = np.stack([np.broadcast_to(x, batch.shape) for x in losses.values()])
     found = np.where(stacked.max(axis=0) > 0.02, names[stacked.argmax(axis=0)], "acceptance")
-    return [str(name) for name in np.where(batch > sequences, "KV capacity", found)]
+    return [str(name) for name in np.where(short, "KV capacity", found)]
 
 
 def _cache_share(setting: Setting, shape: PassShape, batch: FloatArray, context: int) -> FloatArray:
@@ -410,28 +408,21 @@ def _cache_share(setting: Setting, shape: PassShape, batch: FloatArray, context:
     return (terms.kv_s + terms.attention_s) / terms.total_s
 
 
-def _capacity(
-    setting: Setting,
-    source: Source,
-    of: Loads,
-    context: int,
-    sequences: int,
-    plain_sequences: int,
-    reference: float,
-) -> Capacity:
-    per_gpu = _throughput(setting, source, of, sequences, context)
-    ranges = pays_ranges(setting, source, of, context, min(sequences, MAX_BATCH))
+def _capacity(setting: Setting, source: Source, of: Loads, context: int, pools: Pools, plain: _Plain) -> Capacity:
+    runs = served(setting, source, of, [MAX_OFFER], context, pools)
+    sequences = int(runs.fit[0])
+    tokens_s = float((sequences / times(setting, source, of, runs.batch, context, runs.kappa).per_token_s)[0])
     last = min(sequences, MAX_BATCH)
-    crossover = ranges[-1][1] + 1 if ranges and ranges[-1][1] < last else None
+    ranges = pays_ranges(setting, source, of, context, last)
     return Capacity(
         source=source.title,
         context_len=context,
         sequences=sequences,
-        sequences_lost=plain_sequences - sequences,
-        tokens_s_gpu=per_gpu,
-        throughput_ratio=per_gpu / reference if reference > 0 and sequences > 0 else math.nan,
+        sequences_lost=int(plain.running[0]) - sequences,
+        tokens_s_gpu=tokens_s / setting.on.tp,
+        throughput_ratio=tokens_s / float(plain.tokens_s[0]) if sequences > 0 and plain.running[0] > 0 else math.nan,
         pays_batches=ranges,
-        crossover_batch=crossover,
+        crossover_batch=ranges[-1][1] + 1 if ranges and ranges[-1][1] < last else None,
     )
 
 
@@ -451,9 +442,9 @@ def pays_ranges(setting: Setting, source: Source, of: Loads, context: int, last:
 
 def _pays_everywhere(cells: Sequence[Cell]) -> bool:
     """Whether at every asked batch and context some source pays."""
-    paid = {(c.batch, c.context_len): False for c in cells}
+    paid = {(c.offered, c.context_len): False for c in cells}
     for c in cells:
-        paid[c.batch, c.context_len] |= c.verdict == "pays"
+        paid[c.offered, c.context_len] |= c.verdict == "pays"
     return all(paid.values())
 
 
@@ -463,8 +454,11 @@ def _best_at_first(
     """What moves the speedup of the best source at the first batch and context, and which that is."""
     if not sources or setting.on.layer != "modelled":
         return (), ""
-    first = [c for c in cells if (c.batch, c.context_len) == (cells[0].batch, cells[0].context_len) and c.verdict]
-    cell = max(first, key=lambda c: c.speedup)
+    asked = cells[0].offered, cells[0].context_len
+    first = [c for c in cells if (c.offered, c.context_len) == asked and c.verdict and c.batch]
+    if not first:
+        return (), ""
+    cell = max(first, key=lambda c: c.ratio)
     source = next(s for s in sources if s.title == cell.source)
     about = f"{source.title} at batch {cell.batch}, context {cell.context_len}, k {cell.kappa}"
     swings = sensitivity(setting, source, counted[source.title], cell.batch, cell.context_len, cell.kappa)
@@ -512,9 +506,10 @@ def _warnings(setting: Setting, sources: Sequence[Source], cells: Sequence[Cell]
     beyond = sorted({c.context_len for c in cells if limit is not None and c.context_len > limit})
     if beyond:
         found.append(f"context {beyond[0]} is beyond the {limit} that {setting.target.name} states")
-    too_many = sorted({c.batch for c in cells if not c.fits})
+    too_many = sorted({c.offered for c in cells if not c.fits})
     if too_many:
         found.append(
-            f"batches {', '.join(map(str, too_many))} exceed what the cache holds somewhere: marked, not served"
+            f"batches {', '.join(map(str, too_many))} exceed what the cache holds somewhere: what fits runs, the rest "
+            "waits"
         )
     return tuple(found)

@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from specplan.decide.step_setting import Setting
@@ -96,14 +96,26 @@ def prediction_modules(setting: Setting, source: Source) -> int:
 
 
 def configure(
-    setting: Setting, source: Source, ranges: Sequence[KappaRange], names: Checkpoints, last: int, dynamic: bool
+    setting: Setting,
+    source: Source,
+    ranges: Sequence[KappaRange],
+    names: Checkpoints,
+    last: int,
+    dynamic: bool,
+    longest: int,
 ) -> Configuration:
     """Write the ranges for the setting's engine, for up to `last` requests.
 
-    `dynamic` says whether the engine can follow the ranges; otherwise they are one.
+    `dynamic` says whether the engine can follow the ranges; otherwise they are one. `longest` is the longest request
+    for which it starts: vLLM refuses a model whose own limit is longer, unless it is told.
     """
-    written = _vllm if setting.on.engine.name == "vllm" else _sglang
-    return written(setting, source, ranges, names, last, dynamic)
+    if setting.on.engine.name != "vllm":
+        return _sglang(setting, source, ranges, names, last, dynamic)
+    found = _vllm(setting, source, ranges, names, last, dynamic)
+    limit = setting.target.max_position
+    if limit is None or longest >= limit:
+        return found
+    return replace(found, command=(*found.command, "--max-model-len", str(longest)))
 
 
 def _vllm(

@@ -25,6 +25,7 @@ from specplan.decide.source import most_kappa
 from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, pool_of, times
 from specplan.decide.step_source import Loads, loads, on_engine
 from specplan.errors import InputError
+from specplan.memory.pool import Pool
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import FloatArray, machine
 from specplan.values.formats import NumberFormat
@@ -59,7 +60,7 @@ class ContextSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleReport:
-    """Everything that `specplan schedule` shows."""
+    """Everything that `specplan schedule` shows; no configuration where not one request fits."""
 
     target: Model
     accelerator: Accelerator
@@ -73,7 +74,8 @@ class ScheduleReport:
     error_band: float | None
     schedules: tuple[ContextSchedule, ...]
     dynamic: bool
-    configuration: Configuration
+    configuration: Configuration | None
+    pool: Pool
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
     not_modeled: tuple[str, ...] = (
@@ -159,7 +161,8 @@ def schedule(
         require_ranks(placed.model, tp)
     setting = _whole_turns(setting, placed)
     of = loads(target, placed, tp, kv_format)
-    fitting = pool_of(setting, placed, contexts[0]).requests
+    room = pool_of(setting, placed, contexts[0])
+    fitting = room.requests
     last = max_batch if max_batch is not None else min(max(fitting, 1), MAX_BATCH)
     if engine == "sglang" and placed.kind == "ngram" and source.kappa is None and source.nodes is None:
         placed = _best_budget(setting, source, of, contexts[0], last)
@@ -170,7 +173,9 @@ def schedule(
     beyond = [context for context in contexts if target.max_position is not None and context > target.max_position]
     if beyond:
         warnings.append(f"context {beyond[0]} is beyond the {target.max_position} that {target.name} states")
-    if last > fitting:
+    if fitting < 1:
+        warnings.append(f"does not fit: {room.binding}")
+    elif last > fitting:
         warnings.append(f"only {fitting} requests of {contexts[0]} tokens fit the pool; larger batches are not served")
     return ScheduleReport(
         target=target,
@@ -185,7 +190,10 @@ def schedule(
         error_band=error_band(setting.on, tables),
         schedules=schedules,
         dynamic=dynamic,
-        configuration=configure(setting, placed, schedules[0].ranges, names, last, dynamic),
+        configuration=None
+        if fitting < 1
+        else configure(setting, placed, schedules[0].ranges, names, min(last, fitting), dynamic, room.longest),
+        pool=room,
         assumptions=(
             f"times: {layer}",
             *setting.on.notes,

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from specplan.decide.schedule import ScheduleReport
+from specplan.report.cost_report import pool_document
 from specplan.report.grid import grid
 
 PROVENANCE: Final[dict[str, str]] = {
@@ -35,9 +36,10 @@ def schedule_document(r: ScheduleReport) -> dict[str, Any]:
         },
         "schedules": [asdict(s) for s in r.schedules],
         "dynamic": r.dynamic,
-        "configuration": r.configuration.settings,
-        "files": r.configuration.files,
-        "command_line": r.configuration.line,
+        "pool": pool_document(r.pool),
+        "configuration": None if r.configuration is None else r.configuration.settings,
+        "files": {} if r.configuration is None else r.configuration.files,
+        "command_line": None if r.configuration is None else r.configuration.line,
         "error_band": r.error_band,
         "provenance": PROVENANCE,
         "assumptions": r.assumptions,
@@ -69,12 +71,13 @@ def print_schedule(r: ScheduleReport, console: Console) -> None:
                 f"{s.fixed_speedup:.2f}" if first else "",
             )
     console.print(table)
-    for name, text in r.configuration.files.items():
-        console.print(f"\n{name}:", highlight=False)
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-    console.print()
-    console.print(r.configuration.line, highlight=False, markup=False, soft_wrap=True)
-    console.print()
+    if r.configuration is not None:
+        for name, text in r.configuration.files.items():
+            console.print(f"\n{name}:", highlight=False)
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print()
+        console.print(r.configuration.line, highlight=False, markup=False, soft_wrap=True)
+        console.print()
     for label, texts in (("warning", r.warnings), ("assumed", r.assumptions), ("not modelled", r.not_modeled)):
         for text in texts:
             style = "yellow" if label == "warning" else "dim"

@@ -116,7 +116,7 @@ BAD = {
     "unknown target": (("compare", "lama3-8b", "-s", "ngram:alpha=.5"), "llama3-8b"),
     "unknown card": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "--gpu", "h100sxm"), "did you mean h100-sxm"),
     "unknown draft": (("compare", "llama3-8b", "-s", "lama3.2-1b:alpha=.5"), "llama3.2-1b"),
-    "no acceptance": (("compare", "llama3-8b", "-s", "ngram"), "its acceptance is not given"),
+    "no acceptance": (("schedule", "llama3-8b", "-s", "ngram"), "its acceptance is not given"),
     "k of 0": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "-k", "0"), "must be at least 1"),
     "bad batch": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "-b", "1,many"), "whole number of tokens"),
     "bad layer": (("compare", "llama3-8b", "-s", "ngram:alpha=.5", "--layer", "x"), "unknown layer"),

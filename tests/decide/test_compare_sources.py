@@ -264,7 +264,7 @@ def test_a_whole_grid_equals_its_single_cells():
     source = on_engine(NGRAM, SMALL, "vllm")
     grid = compare(SMALL, H100, [source], batches=[1, 16, 128], contexts=[512, 4096])
     for c in grid.cells:
-        alone = compare(SMALL, H100, [source], batches=[c.batch], contexts=[c.context_len])
+        alone = compare(SMALL, H100, [source], batches=[c.offered], contexts=[c.context_len])
         assert c in alone.cells
     setting = Setting(target=SMALL, on=machine(H100))
     assert best_kappa(setting, source, loads(SMALL, source, 1), [1, 16], 512).shape == (2,)
