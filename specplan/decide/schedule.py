@@ -192,7 +192,7 @@ def schedule(
         dynamic=dynamic,
         configuration=None
         if fitting < 1
-        else configure(setting, placed, schedules[0].ranges, names, min(last, fitting), dynamic, room.longest),
+        else configure(setting, placed, schedules[0].ranges, names, last, dynamic, room.longest),
         pool=room,
         assumptions=(
             f"times: {layer}",
