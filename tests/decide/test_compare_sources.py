@@ -86,7 +86,7 @@ def test_the_best_draft_length_is_the_best_of_all(big: CompareReport):
     of = loads(BIG, source, 4)
     for c in cells_of(big, source.text):
         every = [float(times(setting, source, of, c.batch, c.context_len, k).per_token_s) for k in range(1, 9)]
-        assert c.per_token_s == min(every)
+        assert c.per_token_s == pytest.approx(min(every), rel=1e-12)
         assert c.kappa == 1 + int(np.argmin(every))
 
 
