@@ -96,7 +96,7 @@ def test_a_fixed_draft_length_is_kept():
 
 
 def test_verdicts_follow_from_the_ends_of_the_speedup():
-    sources = [draft("llama3.2-1b:alpha=.9"), draft("llama3.2-1b:alpha=.05"), draft("llama3.2-1b:alpha=.35")]
+    sources = [draft("llama3.2-1b:alpha=.9"), draft("llama3.2-1b:alpha=.05"), draft("llama3.2-1b:alpha=.25")]
     report = compare(SMALL, H100, sources)
     verdicts = {c.source: c.verdict for c in report.cells if c.verdict}
     assert list(verdicts.values()) == ["pays", "does not pay", "uncertain"]
