@@ -1,6 +1,5 @@
 """Draft sources and where they run, as the options of commands name them: models, cards and documents are read here."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from specplan.decide.pricing import Pair, Setting, price_notes, priced
 from specplan.decide.source import Placed, elsewhere, placed
 from specplan.decide.step_source import head_for, is_padded
 from specplan.errors import InputError, NotFoundError
-from specplan.files.reading import read_text
+from specplan.files.documents import read_json
 from specplan.propose.spelling import read_source, restated, with_acceptance
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
@@ -85,11 +84,7 @@ def _measured(text: str) -> list[Source]:
         return []
     path, wanted = Path(match[1]), match[2]
     if path.suffix.lower() == ".json":
-        content = read_text(path, "a JSON document of replay, measure or ingest")
-        try:
-            document = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not JSON: {error}") from None
+        document = read_json(path, "a JSON document of replay, measure or ingest")
         if isinstance(document, dict) and ("model_type" in document or "architectures" in document):
             return []  # the config of a model
         every = sources_of(document, str(path))

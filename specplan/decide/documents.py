@@ -1,15 +1,19 @@
 """Documents as sources: what ``replay``, ``ingest`` and ``measure`` measured, each figure with its origin."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from specplan.decide.measured import Alpha, LengthRow, MeasuredSource
 from specplan.errors import InputError
 from specplan.propose.spelling import read_source
+from specplan.records.laws import Law, agreement_law, demand, emitted_laws, ordered_laws, rate_laws, share_laws
 from specplan.records.tally import Tally
 from specplan.values.source import ALWAYS, Origin, Range, Source
+
+_PRINT: Final = 5e-4
+"""Half of the last digit where a document is written by hand with three digits; ours are written in full."""
 
 
 def measured_source(
@@ -173,6 +177,41 @@ def _rows(node: Any) -> Iterable[Mapping[str, Any]]:
             yield from _rows(row)
 
 
+def _laws(m: MeasuredSource, number: Callable[[str], float | None]) -> Iterable[Law]:
+    """Laws of one row: its shares and rates, its counts, and each figure that it gives beside the counts behind it."""
+    longest = max((r.drafted for r in m.lengths), default=None) or (len(m.position_rates_unconditional or ()) or None)
+    tested, accepted, steps, drafts = (number(key) for key in ("tested_tokens", "accepted_tokens", "steps", "drafts"))
+    drafted, emitted = number("drafted_tokens"), number("emitted_tokens")
+    yield from share_laws(
+        alpha=m.alpha.value,
+        alpha_low=m.alpha.low,
+        alpha_high=m.alpha.high,
+        coverage=m.coverage,
+        hit_rate=number("hit_rate"),
+        continuation_rate=number("continuation_rate"),
+        accepted_per_drafted=number("accepted_per_drafted"),
+    )
+    yield from ordered_laws(("alpha_low", m.alpha.low), ("alpha", m.alpha.value), ("alpha_high", m.alpha.high))
+    yield from rate_laws(m.position_rates_unconditional or ())
+    yield from emitted_laws(m.tokens_per_drafted_step, longest)
+    yield from emitted_laws(m.tokens_per_step, longest, "tokens per step")
+    yield from ordered_laws(("accepted", accepted), ("tested", tested), ("drafted", drafted))
+    yield from ordered_laws(("drafts", drafts), ("steps", steps), ("emitted", emitted))
+    yield from ordered_laws(("drafts", drafts), ("drafted", drafted))
+    if None not in (emitted, steps, accepted):
+        yield from ordered_laws(("emitted", emitted), ("steps + accepted", (steps or 0) + (accepted or 0)))
+    for what, printed, above, below, plus in (
+        ("alpha", m.alpha.value if m.alpha.kind == "measured" else None, accepted, tested, 0.0),
+        ("coverage", m.coverage, drafts, steps, 0.0),
+        ("tokens per step", m.tokens_per_step, emitted, steps, 0.0),
+        ("tokens per drafted step", m.tokens_per_drafted_step, accepted, drafts, 1.0),
+    ):
+        if above is not None and below:
+            yield from agreement_law(what, printed, plus + above / below, _PRINT)
+    for key in ("c", "v", "draft_s", "verify_s", "host_s", "mean_batch"):
+        yield from ordered_laws((key, number(key)))
+
+
 def _of_row(row: Mapping[str, Any], where: str) -> Source:
     name = str(row.get("source", row.get("name")))
 
@@ -223,6 +262,7 @@ def _of_row(row: Mapping[str, Any], where: str) -> Source:
         ),
         draft_len=mean_length,
     )
+    demand(_laws(measured, number), f"{where}: figures of source {name!r}")
     if measured.alpha.value is None and measured.tokens_per_drafted_step is None and not measured.coverage == 0:
         raise InputError(f"{where}: source {name!r}: neither alpha nor tokens per drafted step is known")
     cost: dict[str, Any] = {}

@@ -82,7 +82,7 @@ def parse_json(text: str | bytes, where: str, *, nan_is_unknown: bool = False) -
             text, object_pairs_hook=_unique_pairs, parse_int=_whole, parse_float=_real, parse_constant=constant
         )
     except UnicodeDecodeError:
-        raise InputError(f"{where}: not JSON: no UTF-8 text") from None
+        raise InputError(f"{where}: not JSON: expected UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
     except RecursionError:

@@ -58,9 +58,9 @@ def open_file(path: Path, expected: str = "a file") -> io.BufferedReader:
         # Opening a pipe would wait for its other end; a pipe that is opened without waiting is told apart afterwards.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file, expected {expected}") from None
+        raise InputError(f"{path}: cannot be read: no such file, expected {expected}") from None
     except IsADirectoryError:  # on Windows a PermissionError, which says as much
-        raise InputError(f"{path}: is a folder, expected {expected}") from None
+        raise InputError(f"{path}: cannot be read: is a folder, expected {expected}") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     mode = os.fstat(handle).st_mode

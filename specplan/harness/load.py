@@ -1,13 +1,14 @@
 """Load weights: the packaged SmolLM2-135M, a GGUF file, a Hugging Face safetensors folder, or random ones of a spec."""
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from specplan.errors import InputError, MissingExtraError, SpecplanError, UnsupportedError
+from specplan.files.documents import read_json
+from specplan.files.reading import is_there
 from specplan.harness.causal_lm import TransformersLM
 from specplan.harness.llama import Llama, LlamaShape
 from specplan.harness.rope import inverse_frequencies
@@ -34,12 +35,48 @@ def smollm2_gguf() -> Path:
     return found[0]
 
 
+def refuse_code(folder: Path) -> None:
+    """Refuse a model whose files name Python code of their own; nothing that stands beside weights is run.
+
+    Raises
+    ------
+    InputError
+        For an ``auto_map`` in the folder's configs.
+    """
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json"):
+        path = folder / name
+        if path.is_file():
+            found = read_json(path, "a config")
+            if isinstance(found, dict) and found.get("auto_map"):
+                raise InputError(f"{path}: auto_map names code of the model's own, which specplan does not run")
+
+
+def from_local(kind: Any, path: Path, what: str, **options: Any) -> Any:
+    """`kind.from_pretrained` of a local folder or GGUF file: nothing is fetched, no code beside it is run.
+
+    Raises
+    ------
+    InputError
+        If the path is not there, brings code, or cannot be loaded.
+    """
+    if not is_there(path):
+        raise InputError(f"{path}: no such file or folder, expected {what}; nothing is fetched from the Hub")
+    folder, file = (path, {}) if path.is_dir() else (path.parent, {"gguf_file": path.name})
+    refuse_code(folder)
+    try:
+        return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True, **file, **options)
+    except ImportError:  # a package that transformers wants; it is named above
+        raise
+    except Exception as error:  # transformers lets whatever a broken file causes through
+        raise InputError(f"{path}: transformers cannot load it as {what}: {type(error).__name__}: {error}") from error
+
+
 def _gguf_state(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Config and float32 weights of a GGUF file, read by transformers."""
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+        model = from_local(AutoModelForCausalLM, path, "a model", dtype=torch.float32)
     except ImportError as error:  # transformers says so itself, in several lines
         missing = "accelerate" if "accelerate" in str(error) else "gguf"
         raise MissingExtraError(missing, extra="harness") from error
@@ -49,10 +86,8 @@ def _gguf_state(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 def _folder_state(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     from safetensors.torch import load_file
 
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: no readable config.json ({error})") from error
+    refuse_code(folder)
+    config = read_json(folder / "config.json", "the config of a model")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise InputError(f"{folder} holds no *.safetensors file")
@@ -113,13 +148,7 @@ def load_causal_lm(
     except UnsupportedError:
         from transformers import AutoModelForCausalLM
 
-        path = Path(name_or_path)
-        where = {"gguf_file": path.name} if path.is_file() else {}
-        folder = path.parent if path.is_file() else path
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **where)
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{path}: transformers cannot load it ({' '.join(str(error).split())})") from error
+        model = from_local(AutoModelForCausalLM, Path(name_or_path), "a model", dtype=dtype, use_safetensors=True)
         return TransformersLM(model.to(device))
 
 

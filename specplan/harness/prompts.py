@@ -1,13 +1,14 @@
 """Prompts of a measurement: JSON lines of text or token ids, two sets of which are shipped."""
 
-import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError
-from specplan.harness.load import SMOLLM2, smollm2_gguf
+from specplan.files.documents import json_object
+from specplan.files.lines import BrokenLog, read_lines
+from specplan.harness.load import SMOLLM2, from_local, smollm2_gguf
 from specplan.harness.loop import Request
 
 SHIPPED: Final = ("copy", "open")
@@ -18,12 +19,7 @@ def tokenizer_of(name_or_path: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     path = smollm2_gguf() if str(name_or_path) == SMOLLM2 else Path(name_or_path)
-    if path.suffix == ".gguf":
-        return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    try:
-        return AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no tokenizer that transformers can read ({' '.join(str(error).split())})") from error
+    return from_local(AutoTokenizer, path, "a tokenizer")
 
 
 def prompt_file(name_or_path: str) -> Path:
@@ -70,21 +66,13 @@ def read_prompts(path: Path, tokenizer: Any, *, limit: int | None = None) -> lis
     """
     found: list[Request] = []
     seen: set[str] = set()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in read_lines(path, BrokenLog(fatal=True)):
         if limit is not None and len(found) >= limit:
             break
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise InputError("expected a JSON object")
+            row = json_object(line, "prompt")
             ids = _encoded(row, tokenizer)
-        except (ValueError, InputError) as error:
+        except InputError as error:
             raise InputError(f"{path}:{number}: {error}") from error
         name = str(row.get("id", f"{path.stem}-{number}"))
         if name in seen:

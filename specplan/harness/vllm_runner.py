@@ -20,7 +20,7 @@ from typing import Any, Final
 from specplan.decide.engine_speed import EngineSpeed
 from specplan.decide.measured import MeasuredSource, summarise
 from specplan.errors import InputError, SpecplanError, UnsupportedError
-from specplan.harness.load import SMOLLM2, smollm2_gguf
+from specplan.harness.load import SMOLLM2, from_local, refuse_code, smollm2_gguf
 from specplan.harness.loop import Generated, Request
 from specplan.harness.measure import (
     OUTPUTS_FILE,
@@ -173,15 +173,15 @@ def checkpoint_folder(name: str, into: Path, dropped: Sequence[int] = (), first:
     """
     given = smollm2_gguf() if name == SMOLLM2 else Path(name)
     if given.is_dir() and not dropped and first is None:
+        refuse_code(given)
         return given
     if (into / "config.json").is_file():
         return into
     import torch
     from transformers import AutoModelForCausalLM
 
-    source = {"gguf_file": given.name} if given.suffix == ".gguf" else {}
-    model = AutoModelForCausalLM.from_pretrained(
-        str(given.parent if source else given), dtype=torch.float32 if source else "auto", **source
+    model = from_local(
+        AutoModelForCausalLM, given, "a model", dtype=torch.float32 if given.suffix == ".gguf" else "auto"
     )
     config = model.config
     n = config.num_hidden_layers

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from specplan.errors import InputError
 
 TIMEOUT_S: Final = 10.0
-MAX_BYTES: Final = 32 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 """A large server's metrics page has about 1 MiB."""
 
 
@@ -78,6 +78,7 @@ def fetch_text(url: str, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTE
         connection.request("GET", target, headers={"Accept": "text/plain, application/json", "Connection": "close"})
         response = connection.getresponse()
         body = response.read(max_bytes + 1)
+        short = response.length if len(body) <= max_bytes else None  # bytes that were announced and never came
     except (OSError, http.client.HTTPException, ValueError) as error:
         late = expired.is_set() or isinstance(error, TimeoutError)
         reason = f"no complete answer within {timeout_s:g} s" if late else f"{error or type(error).__name__}"
@@ -87,6 +88,8 @@ def fetch_text(url: str, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTE
         connection.close()
     if expired.is_set():
         raise InputError(f"cannot read {url}: no complete answer within {timeout_s:g} s")
+    if short:
+        raise InputError(f"cannot read {url}: the answer ended {short} bytes before its Content-Length")
     return _checked_body(url, response, body, max_bytes)
 
 

@@ -1,6 +1,5 @@
 """What an engine left somewhere, told apart by its shape: an address, a metrics page, a log, a result, responses."""
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -9,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError
+from specplan.files.documents import json_object, parse_json
 from specplan.files.lines import BrokenLog, read_lines
-from specplan.files.reading import DECODE_ERRORS, is_there, open_binary, peek
+from specplan.files.reading import is_there, peek, read_bytes
 from specplan.ingest.bench import is_bench_result, read_bench
 from specplan.ingest.fetch import TIMEOUT_S, fetch_text, is_url, looks_like_html
 from specplan.ingest.logs import read_log
@@ -22,7 +22,6 @@ from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
 
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+(/|$)")
-_MAX_DOCUMENT_BYTES: Final = 256 * 2**20
 _LOG_MARKS: Final = ("SpecDecoding metrics:", "Speculative metrics:", "Decode batch", "draft acceptance", "#gen drafts")
 
 
@@ -96,9 +95,9 @@ def _streamed(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         chunks += 1
         try:
-            chunk = json.loads(body)
-        except (ValueError, RecursionError):
-            raise InputError(f"{path}:{number}: not JSON; expected a chunk of a stream behind 'data:'") from None
+            chunk = parse_json(body, f"{path}:{number}", nan_is_unknown=True)
+        except InputError as error:
+            raise InputError(f"{error}; expected a chunk of a stream behind 'data:'") from None
         if isinstance(chunk, dict):
             answer = answers.setdefault(str(chunk.get("id") or "the stream"), {})
             if find_metrics(chunk) is not None or chunk.get("usage"):
@@ -158,13 +157,7 @@ def _beside(seen: Observation, earlier: list[Observation]) -> Observation:
 
 
 def _text(path: Path) -> str:
-    try:
-        with open_binary(path) as stream:
-            body = stream.read(_MAX_DOCUMENT_BYTES + 1)
-    except DECODE_ERRORS as error:
-        raise InputError(f"{path} is cut off or corrupt ({error}); expected one whole document") from None
-    if len(body) > _MAX_DOCUMENT_BYTES:
-        raise InputError(f"{path} has more than {_MAX_DOCUMENT_BYTES} bytes; expected one document")
+    body = read_bytes(path, "one whole document")
     if looks_like_html(body):
         raise InputError(f"{path} is a page of HTML; expected a metrics page, a log or JSON")
     return body.decode("utf-8", "replace")
@@ -221,18 +214,21 @@ def _read_json(path: Path, origin: str, width: int | None) -> list[Observation]:
     return read_responses(rows, origin)
 
 
-def _first_row(line: bytes) -> object:
+def _first_row(line: str | bytes) -> object:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return parse_json(line, "the first line", nan_is_unknown=True)
+    except InputError:
         return None
 
 
 def _whole_document(path: Path) -> Any:
     """The file as one JSON document, or None if it is JSON lines."""
+    text = _text(path)
     try:
-        return json.loads(_text(path))
-    except (json.JSONDecodeError, RecursionError):
+        return parse_json(text, str(path), nan_is_unknown=True)
+    except InputError:
+        if _first_row(text.strip().partition("\n")[0]) is None:
+            raise  # JSON lines have a document in the first line
         return None
 
 
@@ -246,9 +242,6 @@ def _named(origin: str, items: list[Any]) -> Iterator[tuple[str, dict[str, Any]]
 def _json_lines(path: Path, log: BrokenLog) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in read_lines(path, log):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            raise InputError(f"{path}:{number}: not JSON; expected one response per line") from None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: not a JSON object; expected one response per line")
-        yield f"{path}:{number}", row
+            yield f"{path}:{number}", json_object(line, f"{path}:{number}", nan_is_unknown=True)
+        except InputError as error:
+            raise InputError(f"{error}; expected one response per line") from None

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Final
 
 from specplan.errors import InputError
+from specplan.files.reading import open_file
 from specplan.ingest.startup_phases import sglang_phases
 from specplan.ingest.startup_words import (
     ARGUMENTS,
@@ -76,11 +77,8 @@ def read_startup_log(source: str | Path | BinaryIO) -> StartupLog:
     """
     if isinstance(source, (str, Path)):
         path = Path(source)
-        try:
-            with path.open("rb") as stream:
-                return _read(stream, str(path))
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        with open_file(path, "an engine's start-up log") as stream:
+            return _read(stream, str(path))
     return _read(source, "the log")
 
 

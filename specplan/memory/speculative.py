@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specplan.errors import InputError
+from specplan.files.documents import json_object
 from specplan.units import LARGEST_COUNT
 from specplan.values import draft_methods
 
@@ -176,17 +177,7 @@ def parse_speculative_config(
 def _mapping(text: str | Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(text, str):
         return text
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"--speculative-config is not JSON: {error.msg} at column {error.colno}: {text[:80]!r}"
-        ) from None
-    except RecursionError:
-        raise InputError(f"--speculative-config is nested too deeply: {text[:80]!r}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"--speculative-config must be a JSON object, got {text!r}")
-    return value
+    return json_object(text, f"--speculative-config {text[:80]!r}")
 
 
 _STRINGS: Final = (

@@ -1,7 +1,6 @@
 # ruff: noqa: S101 - check_integrity asserts
 """External corpora of SGLang's n-gram drafting: named suffix automata under one token limit, replaced at run time."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specplan.errors import InputError
+from specplan.files.documents import parse_json
+from specplan.files.lines import BrokenLog, read_lines
 from specplan.propose.automaton import SuffixAutomaton
 from specplan.propose.protocol import TokenArray, Tokens, as_tokens
 from specplan.propose.sglang_rule import SglangRule
@@ -43,26 +44,16 @@ def read_jsonl(path: str | Path, tokenize: Tokenize | None = None) -> Iterator[T
     [[97, 98], [99]]
     """
     expected = "a JSON array of token ids (or give a tokenizer for text)" if tokenize is None else "a JSON string"
-    number = 0
-    try:
-        with Path(path).open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                value = json.loads(line)
-                if tokenize is None:
-                    fits = isinstance(value, list) and all(type(token) is int for token in value)
-                else:
-                    fits = isinstance(value, str)
-                if not fits:
-                    raise InputError(f"corpus {path}, line {number}: expected {expected}, got {type(value).__name__}")
-                yield as_tokens(value if tokenize is None else tokenize(value), what=f"corpus {path}, line {number}")
-    except json.JSONDecodeError as error:
-        raise InputError(f"corpus {path}, line {number}: expected {expected}: {error}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"corpus {path}, after line {number}: expected UTF-8 text: {error.reason}") from None
-    except OSError as error:
-        raise InputError(f"corpus {path}: {error.strerror or error}; expected a JSONL file") from None
+    for number, line in read_lines(Path(path), BrokenLog(fatal=True)):
+        where = f"corpus {path}, line {number}"
+        value = parse_json(line, f"{where}: expected {expected}")
+        if tokenize is None:
+            fits = isinstance(value, list) and all(type(token) is int for token in value)
+        else:
+            fits = isinstance(value, str)
+        if not fits:
+            raise InputError(f"{where}: expected {expected}, got {type(value).__name__}")
+        yield as_tokens(value if tokenize is None else tokenize(value), what=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ def demand(laws: Iterable[Law], of: str) -> None:
             raise InputError(f"{of} contradict one another: {law} does not hold ({figures})")
 
 
-def _ordered(*figures: tuple[str, float | None]) -> Iterable[Law]:
+def ordered_laws(*figures: tuple[str, float | None]) -> Iterable[Law]:
     """The laws that each known figure is no larger than the next one that is known, the first no smaller than 0."""
     known = [(name, value) for name, value in figures if value is not None]
     for name, value in known[:1]:
@@ -45,8 +45,8 @@ def _ordered(*figures: tuple[str, float | None]) -> Iterable[Law]:
 
 def step_laws(row: "StepRecord") -> Iterable[Law]:
     """Laws of one verify step."""
-    yield from _ordered(("accepted", row.accepted), ("drafted", row.drafted), ("verified", row.n_verified))
-    yield from _ordered(("accepted", row.accepted), ("tested", row.n_tested), ("drafted", row.drafted))
+    yield from ordered_laws(("accepted", row.accepted), ("drafted", row.drafted), ("verified", row.n_verified))
+    yield from ordered_laws(("accepted", row.accepted), ("tested", row.n_tested), ("drafted", row.drafted))
     yield (
         "tested <= accepted + 1",
         row.n_tested <= row.accepted + 1,
@@ -69,12 +69,12 @@ def tally_laws(t: "Tally") -> Iterable[Law]:
     """Laws of the counts of many steps; of what is not known, none."""
     tested = t.tested_tokens
     accepted, drafted = ("accepted", t.accepted_tokens), ("drafted", t.drafted_tokens)
-    yield from _ordered(accepted, drafted, ("verified", t.verified_tokens))
-    yield from _ordered(accepted, ("tested", tested), drafted)
-    yield from _ordered(("drafts", t.drafts), drafted)
-    yield from _ordered(("drafts", t.drafts), ("steps", t.steps), ("emitted", t.emitted_tokens))
-    yield from _ordered(("requests", t.requests))
-    yield from _ordered(("prefills", t.prefills))
+    yield from ordered_laws(accepted, drafted, ("verified", t.verified_tokens))
+    yield from ordered_laws(accepted, ("tested", tested), drafted)
+    yield from ordered_laws(("drafts", t.drafts), drafted)
+    yield from ordered_laws(("drafts", t.drafts), ("steps", t.steps), ("emitted", t.emitted_tokens))
+    yield from ordered_laws(("requests", t.requests))
+    yield from ordered_laws(("prefills", t.prefills))
     if t.steps is not None and t.emitted_tokens is not None and t.accepted_tokens is not None:
         yield (
             "emitted <= steps + accepted",
@@ -92,14 +92,14 @@ def tally_laws(t: "Tally") -> Iterable[Law]:
             yield f"{name} finite and at least 0", 0 <= seconds < math.inf, f"{name} {seconds:g}"
     c = t.clusters
     if c is not None and t.requests is not None:
-        yield from _ordered(("requests with tested positions", c.n), ("requests", t.requests))
+        yield from ordered_laws(("requests with tested positions", c.n), ("requests", t.requests))
         yield from _same("accepted of the requests", c.a, "accepted", t.accepted_tokens)
         yield from _same("tested of the requests", c.t, "tested", tested)
-        yield from _ordered(
+        yield from ordered_laws(
             ("sum of squares of accepted", c.aa), ("of accepted times tested", c.at), ("of tested", c.tt)
         )
         # Cauchy and Schwarz: n numbers that add up to t have squares of at least t*t/n.
-        yield from _ordered(("square of tested", c.t**2), ("requests times squares of tested", c.n * c.tt))
+        yield from ordered_laws(("square of tested", c.t**2), ("requests times squares of tested", c.n * c.tt))
 
 
 def _same(one: str, a: int | None, other: str, b: int | None) -> Iterable[Law]:
@@ -138,13 +138,13 @@ def _length_laws(t: "Tally", lengths: Sequence[int]) -> Iterable[Law]:
         yield from _same("tested by length", sum(tested), "tested", t.tested_tokens)
         for d, n in enumerate(lengths):
             a, b = (v[d] if d < len(v) else 0 for v in (accepted, tested))
-            yield from _ordered(
+            yield from ordered_laws(
                 (f"accepted in drafts of {d}", a), (f"tested in drafts of {d}", b), (f"tokens in drafts of {d}", d * n)
             )
     longest = max((d for d, n in enumerate(lengths) if n), default=0)
     if t.accepted_histogram is not None:
         most = max((j for j, n in enumerate(t.accepted_histogram) if n), default=0)
-        yield from _ordered(("most accepted in a draft", most), ("longest draft", longest))
+        yield from ordered_laws(("most accepted in a draft", most), ("longest draft", longest))
 
 
 def rate_laws(rates: Sequence[float], what: str = "rates by position") -> Iterable[Law]:
@@ -203,7 +203,7 @@ def means_laws(m: "Means") -> Iterable[Law]:
     yield from emitted_laws(m.tokens_per_drafted_step, longest)
     yield from share_laws(accepted_per_drafted=m.accepted_per_drafted)
     yield from rate_laws(m.position_rates or ())
-    yield from _ordered(("longest chain", m.chain_len), ("positions per step", m.draft_len))
+    yield from ordered_laws(("longest chain", m.chain_len), ("positions per step", m.draft_len))
     if m.position_rates and m.tokens_per_drafted_step is not None:
         follows = 1 + sum(m.position_rates)
         yield from agreement_law("tokens per drafted step", m.tokens_per_drafted_step, follows, 0.01)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, MissingExtraError
+from specplan.files.documents import read_json
 from specplan.files.lines import MAX_LINE_BYTES, BrokenLog, read_lines
 from specplan.files.reading import DECODE_ERRORS, is_there, open_binary, peek
 from specplan.replay.requests import RecordedRequest, TokenArray, token_ids
@@ -310,11 +311,7 @@ def read_step_order(path: Path) -> list[list[int]]:
     InputError
         If there is none, or it is not a list of lists of indices.
     """
-    try:
-        with open_binary(path) as stream:
-            document = json.loads(stream.read(MAX_LINE_BYTES + 1))
-    except (*DECODE_ERRORS, ValueError, RecursionError):
-        document = None
+    document = read_json(path, "a trace with step_order", MAX_LINE_BYTES)
     order = document.get("step_order") if isinstance(document, dict) else None
     if not isinstance(order, list) or not all(
         isinstance(step, list) and all(type(i) is int and i >= 0 for i in step) for step in order

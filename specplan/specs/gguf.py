@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.files.reading import open_file
 from specplan.specs.safetensors import StoredTensor
 from specplan.values.formats import lookup
 
@@ -148,7 +149,7 @@ def read_gguf(path: Path) -> GgufHeader:
         For a version or tensor type that is not known.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path, "a GGUF file") as file:
             if file.read(4) != b"GGUF":
                 raise InputError(f"{path}: not a GGUF file")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

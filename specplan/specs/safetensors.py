@@ -7,6 +7,7 @@ dtype and shape imply, overlaps, duplicate names. Nothing but this JSON is inter
 
 import json
 import math
+import os
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from specplan.errors import InputError
 from specplan.files.documents import json_object
-from specplan.files.reading import read_text
+from specplan.files.reading import open_file, read_text
 
 MAX_HEADER_BYTES: Final = 32 * 2**20
 """A hundred thousand tensors need a third of this."""
@@ -140,8 +141,8 @@ def read_safetensors(path: Path) -> tuple[StoredTensor, ...]:
     """
     where = str(path)
     try:
-        n_file = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path, "a safetensors file") as file:
+            n_file = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             if len(prefix) < 8:
                 raise InputError(f"{where}: not a safetensors file: only {len(prefix)} bytes")

@@ -1,6 +1,5 @@
 """Step times that a user or ``specplan calibrate`` measured, smoothed by the additive law."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specplan.errors import InputError
+from specplan.files.documents import read_json
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -83,8 +83,8 @@ def load_measured_table(path: Path) -> MeasuredTable:
 
     ``step_s`` and ``seconds`` name the time; a missing width is 1, a missing context 0.
     """
+    document = read_json(path, "a table of step times")
     try:
-        document = json.loads(path.read_text("utf-8"))
         raw = document["rows"] if isinstance(document, dict) else document
         rows = [
             (
@@ -95,11 +95,7 @@ def load_measured_table(path: Path) -> MeasuredTable:
             )
             for r in raw
         ]
-    except FileNotFoundError:
-        raise InputError(f"no table of step times at {path}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: not a JSON table of step times: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         shape = '{"rows": [{"batch": 8, "width": 4, "context": 2048, "seconds": 0.012}, ...]}'
         raise InputError(f"{path}: expected {shape}: {error!r}") from None
     return measured_table(rows, str(path))

@@ -48,7 +48,7 @@ def test_what_json_can_say_is_read_as_it_stands(value: object) -> None:
         ('{"a":' * 200 + "1" + "}" * 200, "nested too deeply"),
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "key 'c' appears twice"),
         ("{", "not JSON: .* at line 1 column 2"),
-        (b"\xff\xfe", "no UTF-8"),
+        (b"\xff\xfe", "expected UTF-8"),
         ("[" + "," * documents.MAX_VALUES + "]", "more than 8000000 values"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -37,23 +37,24 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         Lines(tmp_path / "absent" / "x")
 
 
-def _append(path: Path, n: int, go: float) -> None:
-    while time.time() < go:
-        pass
+def _append(path: Path, n: int, start: Barrier, tried: Barrier) -> None:
+    start.wait()
     try:
         with Lines(path, lambda: path.read_text().splitlines()) as lines:
             for i in range(n):
                 lines.write({"pid": os.getpid(), "i": i})
                 lines.flush()
-            time.sleep(0.5)
+            tried.wait()
     except InputError as error:
+        tried.wait()
         os._exit(3 if "another run is writing" in str(error) else 4)
 
 
 def test_of_many_writers_at_once_one_writes(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     context = multiprocessing.get_context("fork")
-    runs = [context.Process(target=_append, args=(path, 50, time.time() + 0.3)) for _ in range(6)]
+    barriers = context.Barrier(6), context.Barrier(6)
+    runs = [context.Process(target=_append, args=(path, 50, *barriers)) for _ in range(6)]
     for run in runs:
         run.start()
     for run in runs:

@@ -647,7 +647,7 @@ def test_json_lines_of_responses_are_pooled_by_request(tmp_path: Path) -> None:
     assert seen.tally.clusters.n == 2
     assert any("1 responses without" in note for note in seen.notes)
     path.write_text(json.dumps(rows[0]) + "\n[1]\n")
-    with pytest.raises(InputError, match=":2: not a JSON object"):
+    with pytest.raises(InputError, match=":2: expected a JSON object"):
         read_origin(str(path))
     path.write_text(json.dumps(rows[0]) + "\n{broken\n")
     with pytest.raises(InputError, match=":2: not JSON"):

@@ -45,8 +45,8 @@ def test_token_counts_that_vllm_fills_in() -> None:
 
 
 REFUSED = [
-    ('{"method": "ngram"', "is not JSON"),
-    ("[1]", "must be a JSON object"),
+    ('{"method": "ngram"', "not JSON"),
+    ("[1]", "expected a JSON object"),
     ("{}", "give 'method' or 'model'"),
     ('{"method": "ngram"}', "needs num_speculative_tokens"),
     ('{"method": "magic", "num_speculative_tokens": 1}', "unknown method 'magic'"),
@@ -83,6 +83,7 @@ REFUSED = [
     ('{"method": "suffix", "suffix_decoding_max_cached_requests": -1}', "at least 0"),
     ('{"method": "ngram", "num_speculative_tokens": 99999999999999999999}', "at most 1,000,000,000"),
     ("[" * 100_000, "nested too deeply"),
+    ('{"method": "ngram", "num_speculative_tokens": 3, "num_speculative_tokens": 5}', "appears twice"),
     *(
         (
             f'{{"method": "ngram", "num_speculative_tokens": 3, "rejection_sample_method": "synthetic", {more}}}',

@@ -48,7 +48,7 @@ def test_a_bad_line_is_named_and_nothing_is_added(tmp_path, content, tokenize, c
 
 
 def test_a_missing_file_and_bytes_that_are_no_text(tmp_path):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         corpora_of().add_jsonl(tmp_path / "none.jsonl", letters)
     path = tmp_path / "latin.jsonl"
     path.write_bytes(b'"ab"\n"\xe4"\n')

@@ -166,12 +166,12 @@ def test_the_measured_layer_reads_the_table_and_nothing_else():
 
 
 BAD_TABLES = {
-    "not JSON": ("{", "not a JSON table"),
+    "not JSON": ("{", "not JSON"),
     "no rows": ('{"rows": []}', "at least one row"),
     "no batch": ('{"rows": [{"seconds": 1}]}', "expected"),
     "no time": ('{"rows": [{"batch": 1}]}', "expected"),
     "time of 0": ('{"rows": [{"batch": 1, "seconds": 0}]}', "a time above 0"),
-    "time is NaN": ('{"rows": [{"batch": 1, "seconds": NaN}]}', "a time above 0"),
+    "time is NaN": ('{"rows": [{"batch": 1, "seconds": NaN}]}', "NaN is no number"),
     "text": ('{"rows": [{"batch": "many", "seconds": 1}]}', "expected"),
     "a number": ("3", "expected"),
 }
@@ -191,5 +191,5 @@ def test_a_table_is_read_with_defaults(tmp_path: Path):
     path = tmp_path / "table.json"
     path.write_text(json.dumps({"rows": [{"batch": 1, "seconds": 0.01}, {"batch": 1, "width": 5, "step_s": 0.014}]}))
     assert float(load_measured_table(path).time_s(1, 3, 0)) == pytest.approx(0.012)
-    with pytest.raises(InputError, match="no table of step times"):
+    with pytest.raises(InputError, match="no such file, expected a table of step times"):
         load_measured_table(tmp_path / "none.json")

@@ -46,7 +46,9 @@ def download_config(model_id: str, otherwise: NotFoundError) -> Path:
     if isinstance(cached, str):
         return Path(cached)
     page = f"{constants.ENDPOINT}/{model_id}"
-    if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
+    if constants.HF_HUB_OFFLINE:
+        raise NotFoundError(f"{otherwise}; --offline or HF_HUB_OFFLINE forbids to ask the Hub: {page}")
+    if not _reachable(constants.ENDPOINT):
         raise NotFoundError(
             f"{otherwise}; the Hub cannot be reached: download config.json from {page} and give its path"
         )
