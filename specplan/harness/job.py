@@ -8,11 +8,11 @@ from typing import Any, Final
 import torch
 
 from specplan.errors import InputError
-from specplan.harness.load import DTYPES, load_causal_lm
+from specplan.harness.load import DTYPES, load_causal_lm, local_model
 from specplan.harness.loop import RULES, Request
 from specplan.harness.measure import Measurement, Progress, Settings, measure
 from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
-from specplan.harness.sources import Source, read_source
+from specplan.harness.sources import ModelSource, Source, read_source
 from specplan.harness.vllm_runner import VllmJob, run_vllm
 from specplan.harness.vocabularies import vocabulary_mappings
 
@@ -77,6 +77,8 @@ def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) 
         When a source, file or model cannot be used.
     """
     sources: list[Source] = [read_source(text) for text in job.sources]
+    for name in (job.target, *(s.model for s in sources if isinstance(s, ModelSource) and s.model)):
+        local_model(name)  # before anything is loaded or timed
     files = [prompt_file(name) for name in job.prompts]
     if job.threads is not None:
         torch.set_num_threads(job.threads)

@@ -51,6 +51,24 @@ def refuse_code(folder: Path) -> None:
                 raise InputError(f"{path}: auto_map names code of the model's own, which specplan does not run")
 
 
+def local_model(name_or_path: str | Path) -> Path:
+    """The folder or file of a model that is here, and brings no code.
+
+    Raises
+    ------
+    InputError
+        If it is not there (nothing is fetched from the Hub), or see `refuse_code`.
+    """
+    path = smollm2_gguf() if str(name_or_path) == SMOLLM2 else Path(name_or_path)
+    if not is_there(path):
+        raise InputError(
+            f"{name_or_path}: no such file or folder, expected {SMOLLM2}, a .gguf file, or a folder with config.json "
+            "and safetensors; nothing is fetched from the Hub"
+        )
+    refuse_code(path if path.is_dir() else path.parent)
+    return path
+
+
 def from_local(kind: Any, path: Path, what: str, **options: Any) -> Any:
     """`kind.from_pretrained` of a local folder or GGUF file: nothing is fetched, no code beside it is run.
 
@@ -59,10 +77,8 @@ def from_local(kind: Any, path: Path, what: str, **options: Any) -> Any:
     InputError
         If the path is not there, brings code, or cannot be loaded.
     """
-    if not is_there(path):
-        raise InputError(f"{path}: no such file or folder, expected {what}; nothing is fetched from the Hub")
+    local_model(path)
     folder, file = (path, {}) if path.is_dir() else (path.parent, {"gguf_file": path.name})
-    refuse_code(folder)
     try:
         return kind.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True, **file, **options)
     except ImportError:  # a package that transformers wants; it is named above
@@ -115,7 +131,7 @@ def load_llama(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32, 
     SpecplanError
         When the weights cannot be found, are of another family, or do not match their config.
     """
-    path = smollm2_gguf() if str(name_or_path) == SMOLLM2 else Path(name_or_path)
+    path = local_model(name_or_path)
     if path.suffix == ".gguf" and path.is_file():
         config, state = _gguf_state(path)
     elif path.is_dir():
