@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "tie": ("specplan.cli.tie:tie", "What one draft source must reach to equal another."),
     "compare": ("specplan.cli.compare:compare", "Step time and throughput of each source over batch and context."),
     "simulate": ("specplan.cli.simulate:simulate", "Serve a load in virtual time, with and without speculation."),
+    "capacity": ("specplan.cli.capacity:capacity", "Cards, replicas and source that hold latency targets at a rate."),
     "schedule": ("specplan.cli.schedule:schedule", "Best kappa per batch, as the engine's configuration."),
     "validate": (
         "specplan.cli.validate:validate",

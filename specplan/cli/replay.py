@@ -67,11 +67,11 @@ def replay(
     from specplan.replay.adaptive import AdaptiveReplay, replay_adaptively
     from specplan.replay.read import TraceReader, find_files
     from specplan.replay.run import ReplayPlan, run
-    from specplan.replay.runners import runner_of
     from specplan.replay.shapes import Fields
     from specplan.replay.summary import best_of, replayed
     from specplan.replay.text import TextEncoder
     from specplan.report.replay_report import ReplayFacts
+    from specplan.runners import runner_of
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import load_accelerator
 

@@ -18,8 +18,8 @@ from specplan.replay.counts import COLUMNS, IntArray, Series, Window
 from specplan.replay.read import TraceReader, read_step_order
 from specplan.replay.requests import RecordedRequest
 from specplan.replay.rows import RequestRows
-from specplan.replay.runners import Here, Runner
 from specplan.replay.shards import BatchResult, BatchTask, Counted, ReplicaTask, batches, run_replica
+from specplan.runners import Here, Runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

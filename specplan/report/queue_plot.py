@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from specplan.report.picture import MUTED, look, new_figure, style
+from specplan.report.picture import look, new_figure, style
+from specplan.simulate.capacity import Capacity
 from specplan.simulate.state import SERIES
 from specplan.simulate.stream import Served
 
@@ -37,34 +38,37 @@ def draw_queue(runs: Sequence[tuple[str, Served]]) -> Figure:
     return figure
 
 
-def draw_rates(
-    curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], *, latency: str, bound_s: float | None
-) -> Figure:
-    """A latency over the arrival rate, a line per source; `bound_s` is the target, if any."""
+def draw_pareto(found: Capacity) -> Figure:
+    """Tokens per second and card against tokens per second and user, a line per candidate over the simulated rates."""
     with style():
-        figure = new_figure(9.0, 5.0)
-        axes = figure.add_axes((0.09, 0.12, 0.87, 0.78))
-        for index, (title, points) in enumerate(curves):
-            x, y = np.array(sorted(points)).T
-            axes.plot(x, y * 1e3, **_line(index, marked=True), label=title)
-        if bound_s is not None:
-            axes.axhline(bound_s * 1e3, color=MUTED, linewidth=1, linestyle="--")
-        axes.set_yscale("log")
-        axes.set_xlabel("requests per second")
-        axes.set_ylabel(f"{latency}, ms")
-        axes.legend(frameon=False, fontsize=9)
+        figure = new_figure(9.0, 5.2)
+        axes = figure.add_axes((0.09, 0.11, 0.87, 0.79))
+        for index, answer in enumerate(f for f in found.found if len(f.points) > 1):
+            user, card = np.array([(p[1], p[2]) for p in answer.points]).T
+            label = f"{answer.tp} x {answer.gpu}, {answer.source}"
+            axes.plot(user, card, label=label, **_line(index, marked=True))
+        axes.set_xlabel("tokens per second and user")
+        axes.set_ylabel("tokens per second and card")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=8)
+        heading = "Throughput against speed per user"
+        figure.text(0.09, 0.95, heading, fontsize=12.5, fontweight="bold", va="center")
     return figure
 
 
-def draw_pareto(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> Figure:
-    """Tokens per second and card against tokens per second and user, a line per source."""
+def draw_rates(found: Capacity) -> Figure:
+    """p95 of the time to the first token over the rate of a replica, a line per candidate."""
     with style():
-        figure = new_figure(9.0, 5.0)
-        axes = figure.add_axes((0.09, 0.12, 0.87, 0.78))
-        for index, (title, points) in enumerate(curves):
-            x, y = np.array(sorted(points)).T
-            axes.plot(x, y, **_line(index, marked=True), label=title)
-        axes.set_xlabel("tokens per second and user")
-        axes.set_ylabel("tokens per second and card")
-        axes.legend(frameon=False, fontsize=9)
+        figure = new_figure(9.0, 5.2)
+        axes = figure.add_axes((0.09, 0.11, 0.87, 0.79))
+        for index, answer in enumerate(f for f in found.found if len(f.points) > 1):
+            rate, ttft = np.array([(p[0], p[3]) for p in answer.points]).T
+            label = f"{answer.tp} x {answer.gpu}, {answer.source}"
+            axes.plot(rate, ttft * 1e3, label=label, **_line(index, marked=True))
+        axes.set_yscale("log")
+        axes.set_xlabel("requests per second and replica")
+        axes.set_ylabel("p95 of the time to the first token, ms")
+        axes.legend(frameon=False, fontsize=8)
+        figure.text(0.09, 0.95, "Latency over rate", fontsize=12.5, fontweight="bold", va="center")
     return figure

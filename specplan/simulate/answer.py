@@ -101,17 +101,17 @@ class Simulation:
 
 def read_load(
     *,
-    rate: float | None,
-    burstiness: float,
-    concurrency: int | None,
-    turnaround_s: float,
-    trace: str | None,
-    trace_rate: float,
-    leave_out: bool,
     prompts: str | None,
     outputs: str | None,
     requests: int,
     longest: int,
+    rate: float | None = None,
+    burstiness: float = 1.0,
+    concurrency: int | None = None,
+    turnaround_s: float = 0.0,
+    trace: str | None = None,
+    trace_rate: float = 1.0,
+    leave_out: bool = False,
 ) -> tuple[Load, str, tuple[str, ...]]:
     """The load that options describe, in words, and what a reader must know of it.
 

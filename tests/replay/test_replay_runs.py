@@ -14,11 +14,11 @@ from specplan.propose.spelling import parse_source
 from specplan.records import Tally, read_steps
 from specplan.replay.read import TraceReader
 from specplan.replay.run import ReplayPlan, ReplayResult, run
-from specplan.replay.runners import Here, Processes, runner_of
 from specplan.replay.serve import steps_of
 from specplan.replay.shapes import Fields
 from specplan.replay.shards import BATCH_BYTES, batches
 from specplan.replay.summary import best_of, replayed
+from specplan.runners import Here, Processes, runner_of
 
 SPELLINGS = ("ngram:min=1,max=3,k=4", "suffix:k=8,depth=8", "sglang-ngram:budget=6,depth=5", "suffix:cached=0,depth=8")
 SOURCES = tuple(parse_source(s) for s in SPELLINGS)
