@@ -14,7 +14,7 @@ from specplan.files.reading import read_text
 from specplan.specs.huggingface.draft_registry import DRAFT_METHODS, draft_method
 from specplan.specs.huggingface.drafts import build_draft, mtp_draft
 from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
-from specplan.specs.huggingface.fields import Fields, recorded
+from specplan.specs.huggingface.fields import Fields, recorded, served_classes
 from specplan.specs.huggingface.module_formats import apply_quantization
 from specplan.specs.huggingface.quantization import read_quantization
 from specplan.specs.huggingface.unread import unread_fields
@@ -85,7 +85,11 @@ def _model_type(config: Mapping[str, Any], outer: Mapping[str, Any], where: str)
     wrappers = recorded()["wrappers"]
     while found not in FAMILIES and found in wrappers:
         found = wrappers[found]
-    return found
+    if found in FAMILIES or found in REFUSED:
+        return found
+    names = outer.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    return served_classes().get(name, found)
 
 
 def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from specplan.specs.huggingface import gemma, hybrid, latent, mamba, unusual
+from specplan.specs.huggingface import gemma, hybrid, latent, mamba, served, unusual
 from specplan.specs.huggingface.fields import Fields
 from specplan.specs.huggingface.mixers import matrix, table, vector
 from specplan.specs.huggingface.regular import (
@@ -471,6 +471,28 @@ FAMILIES: Final[dict[str, Family]] = {
     "recurrent_gemma": _row(hybrid.recurrent_gemma),
     "rwkv": _row(hybrid.rwkv),
     "xlstm": _row(hybrid.xlstm),
+    # served by engines from their own modules
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), _row(served.bailing_moe, like="llama")),
+    "chatglm": _row(served.chatglm, like="llama"),
+    "deepseek": _row(regular(**_BIASED, routed=GROUPED), like="llama"),
+    "iquestloopcoder": _row(served.iquest_loop, like="llama"),
+    "longcat_flash_ngram": _row(served.longcat_ngram, like="longcat_flash"),
+    "mimo_v2": _row(unusual.mimo_v2, like="mimo_v2_flash"),
+    "mistral_large_3": _row(latent.deepseek(mtp=nextn), like="deepseek_v3"),
+    "orion": _row(regular(norm_bias=True), like="llama"),
+    **dict.fromkeys(("PanguEmbedded", "pangu_embedded"), _row(served.pangu_embedded, like="llama")),
+    "pangu_ultra_moe": _row(served.pangu_ultra_moe, like="llama"),
+    "plamo3": _row(served.plamo3, like="llama", tie_word_embeddings=True),
+    "rnj1": _row(
+        regular(**_BIASED, norms=4, qk_norm="head", windows=periodic("sliding_window_pattern", default=6)),
+        like="gemma3_text",
+    ),
+    "solar": _row(_LLAMA, like="llama"),
+    "step1": _row(regular(), like="llama"),
+    "step3_text": _row(served.step3, like="llama"),
+    "telechat": _row(served.telechat2, like="llama"),
+    "telechat3": _row(_LLAMA, like="llama"),
+    "TeleFLM": _row(_LLAMA, like="llama"),
     # others
     "gemma3n_text": _row(gemma.gemma3n),
     "gemma4_text": _row(gemma.gemma4),
@@ -527,7 +549,11 @@ REFUSED: Final[dict[str, str]] = {
         "multimodal, and its config does not hold its text decoder's",
     ),
     "kimi_k3": "its config is published without the sizes of its delta attention and of its experts' inner projection",
-    "nemotron_h_puzzle": "its layers differ in ways that its config states only in code",
+    "nemotron_h_puzzle": "its experts differ from layer to layer by block_configs, which has no counted form yet",
+    "bailing_moe_linear": "lightning attention with norms by group beside latent attention has no counted form yet",
+    "k2_horizon": "its values are routed through experts of their own, which have no counted form yet",
+    "PanguProMoE": "its attention keeps learned sink keys and values, which have no counted form yet",
+    "param2moe": "no config of it is public to count against",
     "blt": "byte-latent: the decoder runs on patches of bytes, not on tokens",
     "ernie4_5_vl_moe_text": "its image experts are of another size and route apart from its text experts",
     "mistral_large4_text": "latent attention that reads another layer's cache has no counted form yet",

@@ -46,6 +46,13 @@ def recorded() -> Mapping[str, Any]:
     return found
 
 
+@lru_cache(maxsize=1)
+def served_classes() -> Mapping[str, str]:
+    """Class names of vLLM's text registry -> the ``model_type`` whose row counts or refuses them."""
+    found: dict[str, str] = json.loads((Path(__file__).parent / "served_classes.json").read_text("utf-8"))["classes"]
+    return found
+
+
 class Block(dict[str, Any]):
     """A nested block of fields that remembers which of them were asked for."""
 

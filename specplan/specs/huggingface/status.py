@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specplan.specs.huggingface.families import FAMILIES, REFUSED
-from specplan.specs.huggingface.fields import recorded
+from specplan.specs.huggingface.fields import recorded, served_classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,4 +48,22 @@ def architecture_statuses() -> tuple[ArchitectureStatus, ...]:
         else:
             note = REFUSED.get(name, "no row in the table")
             found.append(ArchitectureStatus(model_type=name, status="refused", note=note))
+    return tuple(found)
+
+
+def class_statuses() -> tuple[ArchitectureStatus, ...]:
+    """Status of every class of vLLM's text registry; its note names the type, and the reason where it is refused.
+
+    Examples
+    --------
+    >>> found = {s.model_type: s for s in class_statuses()}
+    >>> len(found), found["ChatGLMModel"].status, found["ChatGLMModel"].note
+    (118, 'counted', 'chatglm')
+    """
+    by_type = {s.model_type: s for s in architecture_statuses()}
+    found = []
+    for name, model_type in served_classes().items():
+        status = by_type[model_type]
+        note = f"{model_type}: {status.note}" if status.note else model_type
+        found.append(ArchitectureStatus(model_type=name, status=status.status, note=note))
     return tuple(found)
