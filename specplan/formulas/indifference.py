@@ -116,13 +116,13 @@ def alpha_for_emitted(emitted: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArra
     flat_e, flat_k, flat_out = e.ravel(), k.ravel(), out.reshape(-1)
     for start in range(0, flat_e.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        lengths = np.unique(flat_k[part])
-        if lengths.size > _MAX_GROUPS:
+        lengths = sorted(set(flat_k[part].tolist()))  # np.unique imports numpy.ma
+        if len(lengths) > _MAX_GROUPS:
             flat_out[part] = _newton_chunk(flat_e[part], flat_k[part])
             continue
         for length in lengths:  # one length at a time is Horner's rule, several times the speed of mixed lengths
             chosen = np.flatnonzero(flat_k[part] == length) + start
-            flat_out[chosen] = _newton_chunk(flat_e[chosen], length)
+            flat_out[chosen] = _newton_chunk(flat_e[chosen], np.int64(length))
     return out
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from specplan.errors import UnsupportedError
 from specplan.memory.plain import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE, plain_pool
 from specplan.memory.prediction import PoolPrediction
-from specplan.memory.sglang import SglangFlags, predict_sglang
 from specplan.memory.speculative import SglangSpeculation, Speculation
 from specplan.memory.vllm import VllmFlags, predict_vllm
 from specplan.units import GIB
@@ -191,6 +190,9 @@ def vllm_drafting(drafting: Drafting, target: Model) -> tuple[Speculation, Model
 
 
 def _sglang(target: Model, card: Accelerator, serving: Serving, length: int, drafting: Drafting | None) -> Pool:
+    # Read only where it is asked for: short commands start sooner.
+    from specplan.memory.sglang import SglangFlags, predict_sglang
+
     flags = SglangFlags(
         tp=serving.tp,
         mem_fraction_static=serving.utilization,
