@@ -66,6 +66,10 @@ MESSAGE_BYTES: Final = 2
 """Bytes of one unit of ``message_size``: numbers of 16 bits, or an A100's links would carry half of what they do."""
 MOST_FLOOR_S: Final = 100e-6
 """A matrix multiplication with a longer floor was timed with its launches from Python, which graphs leave out."""
+QK_NORM_S: Final = {"vllm": 26.4e-6, "sglang": 6e-6, "trtllm": 26.4e-6}
+"""Norms of queries and keys, a layer: AISimulate's sums with and without them differ by 26.4 us on every card, as much
+as Qwen3-8B takes longer under vLLM 0.31 on an H100 than its weights explain. SGLang's plain steps of Qwen3-30B-A3B
+(SpecForge 339) leave room for two short kernels."""
 GLUE_S: Final = 3e-6
 """Floor of an elementwise kernel, as AISimulate assumes it for all of these systems."""
 SEED: Final = 20261201
@@ -479,13 +483,14 @@ def document(source: Source, engine: str, only: list[str], before: dict[str, Any
         entry = {k: v for k, v in _rounded(asdict(law)).items() if v not in ((), [], None)}
         entry["fit"]["version"] = version
         found.setdefault(kind, {})[key] = entry
-    kept = {k: v for k, v in before.items() if k not in found and k not in ("source", "glue_s")}
+    kept = {k: v for k, v in before.items() if k not in found and k not in ("source", "glue_s", "qk_norm_s")}
     if not {"gemm", "attention"} <= {*found, *kept}:
         return None
     return {
         "source": f"AISimulate 0.13.0 tables ({engine}; Apache-2.0), fitted 2026-12-01 on half "
         "of the shapes, errors on the other half",
         "glue_s": GLUE_S,
+        "qk_norm_s": QK_NORM_S[engine],
         **kept,
         **{k: v.get("", v) for k, v in found.items()},
     }

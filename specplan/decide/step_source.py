@@ -54,6 +54,36 @@ def eagle_head(target: Model) -> Model:
     )
 
 
+EAGLE3_VOCABULARY: Final = 32000
+"""Rows of the output head of published EAGLE-3 heads for vocabularies that are larger."""
+
+
+def eagle3_head(target: Model, vocabulary: int = EAGLE3_VOCABULARY) -> Model:
+    """A head like EAGLE-3's: a layer whose attention reads [embedding; hidden], a small head, states joined once.
+
+    Three hidden states of the target are projected to one, once per step. Assumed where no spec of the trained head is
+    given.
+
+    >>> from specplan.formulas.parameters import streamed_bytes
+    >>> from specplan.specs.catalog import load_model
+    >>> round(streamed_bytes(eagle3_head(load_model("llama3.1-8b"))) / 1e9, 2)
+    0.85
+    """
+    plain = eagle_head(target)
+    (layer,) = plain.layers
+    mixer = replace(layer.mixer, input_size=2 * target.hidden_size)  # type: ignore[arg-type]  # attention of its kind
+    fc = Weight(component="head", name="fc", size=3 * target.hidden_size**2, access=Access.MATMUL, quantizable=False)
+    return replace(
+        plain,
+        name=f"eagle3 head of {target.name}",
+        layers=(replace(layer, mixer=mixer),),
+        extra=(fc,),
+        head=True,
+        head_vocab_size=min(vocabulary, target.vocab_size),
+        draft_method="eagle3",
+    )
+
+
 def mtp_head(target: Model) -> Model:
     """The multi-token prediction layer of `target` as a draft.
 
@@ -134,6 +164,8 @@ def head_for(source: Source, target: Model) -> Model:
     """
     if source.kind == "mtp":
         return mtp_head(target)
+    if source.kind == "eagle3":
+        return eagle3_head(target)
     if source.kind in HEADS:
         return eagle_head(target)
     if source.kind in METHODS and source.kind != "draft":
@@ -213,7 +245,7 @@ def step_time(
     positions = verified_positions(on, source, k)
     verify = pass_time(on, of.target, b, positions, t, table=target_table)
     drafted = (k > 0) & (source.kind != "none")
-    host = host_time(on, b) + np.where(drafted, host_time(on, 0, drafted=True) - host_time(on, 0), 0.0)
+    host = np.where(drafted, host_time(on, b, drafted=True), host_time(on, b))
     verify_s = verify.total_s
     stated = source.c is not None or source.verify is not None or source.overhead is not None
     # What a source states of its cost is in units of the plain step.

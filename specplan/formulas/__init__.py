@@ -70,7 +70,7 @@ speedup.py
 step.py
     Time of one pass: what it moves and computes on each rank, and the roofline and additive laws over that
     load:
-    `all_reduce_s`, `bound_s`, `pass_load`, `pass_shape`, `pass_terms`
+    `all_reduce_s`, `bound_s`, `pass_load`, `pass_shape`, `pass_terms`, `without`
 
 tree.py
     Token trees: expected emitted tokens, the best tree for a node budget, and what a padded budget costs:

@@ -55,10 +55,6 @@ LOGIT_BYTES: Final = 10.0
 GLUE_PER_LAYER: Final = 3
 """Kernels of a layer that neither multiply nor read the cache: two norms and an activation."""
 
-QK_NORM_S: Final = 26.4e-6
-"""What norms of queries and keys per head add to a layer of attention: AISimulate's sums with and without them differ
-by this on every card, and vLLM 0.31 on an H100 takes as much longer for Qwen3-8B than its weights explain."""
-
 GLUE_SHARE: Final = 0.8
 """Share of the bandwidth that elementwise kernels reach, as AISimulate assumes for all cards."""
 
@@ -490,7 +486,7 @@ def _attention_times(a: AttentionKernel, laws: KernelLaws, peaks: Peaks, at: Pas
         "attention", a.count, seconds, np.maximum(at.batch * length * a.row_bytes / peaks.bandwidth, pairs / flops)
     )
     if a.normed:
-        yield _time("norms of queries and keys", a.count, np.asarray(QK_NORM_S), 0.0)
+        yield _time("norms of queries and keys", a.count, np.asarray(laws.qk_norm_s), 0.0)
 
 
 def _latent_times(k: LatentKernel, laws: KernelLaws, peaks: Peaks, at: PassPoint) -> Iterator[KernelTime]:

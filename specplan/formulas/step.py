@@ -16,7 +16,7 @@ drafts cost more than their bytes from arXiv 2302.01318 and arXiv 2408.11049.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Final
 
@@ -199,6 +199,25 @@ def pass_shape(
         logits=logits,
         kernels=kernels_of(model, tp, kv, head_of),
     )
+
+
+@lru_cache(maxsize=64)
+def without(shape: PassShape, name: str) -> PassShape:
+    """`shape` less the multiplications by the weights called `name`, for passes that leave them out.
+
+    >>> from specplan.specs.catalog import load_model
+    >>> shape = pass_shape(load_model("llama3.2-1b"))
+    >>> without(shape, "fc") == shape
+    True
+    """
+    model = replace(shape.model, extra=tuple(w for w in shape.model.extra if w.name != name))
+    if model == shape.model:
+        return shape
+    left = pass_shape(model, shape.tp, shape.kv_format)
+    # A head that the target lends stays as it was counted.
+    lent = {"head_bits": shape.head_bits, "head_bytes": shape.head_bytes, "head_params": shape.head_params}
+    kernels = tuple(k for k in shape.kernels if getattr(k, "name", "") != name)
+    return replace(left, kernels=kernels, logits=shape.logits, **lent)
 
 
 def _attention_spans(model: Model, tp: int) -> tuple[AttentionSpan, ...]:

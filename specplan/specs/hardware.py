@@ -349,7 +349,7 @@ def _with_calibration(card: Accelerator) -> Accelerator:
     if own is None:
         card = replace(card, calibration=_family_calibrations().get(card.family))
     if own is None or own.bandwidth_fraction is None or (folder / f"{card.name}.json").is_file():
-        return replace(card, kernels=kernel_laws(folder, card.name, card.family))
+        return replace(card, kernels=kernel_laws(folder, card.name, card.family, card.bandwidth))
     return card
 
 

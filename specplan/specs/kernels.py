@@ -29,15 +29,21 @@ _LAWS: Final = {
 }
 
 
-def kernel_laws(folder: Path, card: str, family: str) -> Mapping[str, KernelLaws]:
+GDDR_BELOW: Final = 1.2e12
+"""Ampere cards with less bandwidth than this have GDDR memory."""
+
+
+def kernel_laws(folder: Path, card: str, family: str, bandwidth: float) -> Mapping[str, KernelLaws]:
     """Laws by engine of `card`, else of the first card of its family that was measured; empty where none was.
 
-    A format that one engine's tables lack is taken from another engine's of the same card.
+    Ampere's cards with GDDR memory borrow from Ada's, which have it too: an A100's shares are those of its HBM. A
+    format that one engine's tables lack is taken from another engine's of the same card.
     """
     own = folder / f"{card}.json"
     if own.is_file():
         return _read(own)[1]
-    return _by_family(folder).get(family, MappingProxyType({}))
+    lender = "ada" if family == "ampere" and bandwidth < GDDR_BELOW else family
+    return _by_family(folder).get(lender, MappingProxyType({}))
 
 
 @cache
@@ -74,6 +80,7 @@ def _laws(card: str, engine: str, block: Mapping[str, Any]) -> KernelLaws:
         engine=engine,
         source=str(block["source"]),
         glue_s=_positive(block["glue_s"], "glue_s"),
+        qk_norm_s=_positive(block["qk_norm_s"], "qk_norm_s"),
         reduce=None if ranks is None or reduce is None else ReduceLaw(ranks=ranks, fit=Fit(**reduce["fit"])),
         **kinds,
     )

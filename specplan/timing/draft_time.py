@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.formulas.step import PassShape
+from specplan.formulas.step import PassShape, without
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import FloatArray, Machine, pass_time
 
@@ -92,8 +92,11 @@ def model_draft_s(
         first_width = wide
     # Only the last position of the first pass is sampled from.
     first = pass_time(on, shape, batch, first_width, context_len, scored=1, draft=True, table=table).total_s
-    later = pass_time(on, shape, batch, branching, context_len, draft=True, table=table).total_s
-    outside = on.engine.draft_pass_s if on.layer == "modelled" else 0.0
+    # The target's states are joined once per step; passes after the first take the draft's own.
+    rest = without(shape, "fc") if shape.model.draft_method == "eagle3" else shape
+    later = pass_time(on, rest, batch, branching, context_len, draft=True, table=table).total_s
+    mapped = on.engine.vocabulary_s if shape.model.head_vocab_size is not None else 0.0
+    outside = on.engine.draft_pass_s + mapped if on.layer == "modelled" else 0.0
     passes = np.minimum(k, 1) if parallel else k
     return np.asarray(np.where(k > 0, first + np.maximum(passes - 1, 0) * later + passes * outside, 0.0))
 

@@ -362,4 +362,7 @@ def host_time(on: Machine, batch: npt.ArrayLike, *, drafted: bool = False) -> Fl
     b = np.asarray(batch, np.float64)
     if on.layer != "modelled":
         return np.zeros_like(b)
-    return on.host_s + on.engine.host_request_s * b + (on.engine.speculation_s if drafted else 0.0)
+    plain = on.host_s + on.engine.host_request_s * b
+    if not drafted:
+        return plain
+    return plain + on.engine.speculation_s + on.engine.speculation_request_s * np.maximum(b - 1, 0.0)

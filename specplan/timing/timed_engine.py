@@ -3,6 +3,7 @@
 The figures were fitted on some published tables; `specplan.evidence.validate` names the rows and tests the others.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -34,12 +35,15 @@ class Engine:
         run with partial graphs or none).
     draft_pass_s : float
         Time per draft pass outside its layers: sampling its token and preparing the next pass.
+    vocabulary_s : float
+        What mapping a reduced vocabulary back to the target's adds to a draft pass.
     host_s : float or None
         Time per step outside all passes; None takes the card's calibration.
     host_request_s : float
         What each request adds to it.
-    speculation_s : float
-        What a drafted step adds outside all passes: rejection, hand-over between proposer and verifier.
+    speculation_s, speculation_request_s : float
+        What a drafted step adds outside all passes (rejection, hand-over between proposer and verifier), and what each
+        request beyond the first adds to that.
     native : tuple of str
         Quantised formats that it multiplies natively where the card can; others are unpacked to 16 bits.
     layer_request_factor : float
@@ -69,9 +73,11 @@ class Engine:
     launch_factor: float = 1.0
     draft_launch_factor: float = 1.0
     draft_pass_s: float = 0.0
+    vocabulary_s: float = 0.0
     host_s: float | None = None
     host_request_s: float = 0.0
     speculation_s: float = 0.0
+    speculation_request_s: float = 0.0
     native: tuple[str, ...] = ("fp8", "int8", "nvfp4", "mxfp4")
     layer_request_factor: float = 0.0
     ring: bool = False
@@ -81,6 +87,11 @@ class Engine:
     captured: tuple[tuple[int, int], ...] = ()
     draft_layer_s: float = 0.0
     draft_order: str = "vllm"
+
+    @property
+    def family(self) -> str:
+        """The engine without its version: what decides which sources it offers."""
+        return "sglang" if self.draft_order == "sglang" else self.name
 
     def padded(self, tokens: npt.ArrayLike) -> FloatArray:
         """Positions that a pass of `tokens` multiplies: the next recorded size, or as many where no graph is so large.
@@ -105,19 +116,25 @@ ENGINES: Final[Mapping[str, Engine]] = {
             captured=VLLM_GRAPHS,
             draft_launch_factor=2.4,
             draft_pass_s=0.046e-3,
+            host_s=0.8e-3,
             host_request_s=25e-6,
-            source="host and launches: arXiv 2601.11580, vLLM 0.10.1; draft passes: vLLM's example table of times by k",
+            speculation_s=0.2e-3,
+            source="host: vLLM on an H200 at 5.53 ms a token (suffix-decoding artifact); draft passes: vLLM's example table "
+            "of times by k; a drafted step: between none and 0.8 ms in public rows of 0.11 and later",
         ),
         Engine(
             name="sglang",
-            version="0.5.23",
+            version="0.5",
             kernels="sglang",
             draft_launch_factor=1.0,
             draft_pass_s=0.05e-3,
-            host_s=0.285e-3,
+            host_s=0.15e-3,
             host_request_s=25e-6,
+            speculation_s=3.15e-3,
+            speculation_request_s=0.05e-3,
             draft_order="sglang",
-            source="host: SGLang documentation, Llama-3.1-8B on one H100 at 158.3 tokens/s; draft passes run in graphs",
+            source="host: SGLang documentation, Llama-3.1-8B on one H100 at 158.3 tokens/s; draft passes run in graphs; a "
+            "drafted step: public rows of EAGLE heads under 0.4 and 0.5 without overlapped scheduling",
         ),
         Engine(
             name="gpt-fast",
@@ -165,15 +182,63 @@ ENGINES: Final[Mapping[str, Engine]] = {
             source="Sequoia: the target as transformers, drafts from recorded graphs",
         ),
         Engine(
+            name="vllm-0.10",
+            version="0.10 to 0.12",
+            kernels="vllm",
+            captured=VLLM_GRAPHS,
+            draft_launch_factor=2.4,
+            draft_pass_s=0.046e-3,
+            host_s=1.06e-3,
+            host_request_s=25e-6,
+            speculation_s=0.8e-3,
+            speculation_request_s=0.03e-3,
+            source="host: arXiv 2601.11580, vLLM 0.10.1; a drafted step: its speedups of EAGLE and n-gram drafts",
+        ),
+        Engine(
+            name="vllm-0.9",
+            version="0.8 and 0.9",
+            kernels="vllm",
+            captured=VLLM_GRAPHS,
+            draft_launch_factor=2.4,
+            draft_pass_s=0.2e-3,
+            host_s=0.95e-3,
+            host_request_s=25e-6,
+            speculation_s=0.65e-3,
+            vocabulary_s=0.62e-3,
+            source="vllm-project/vllm 20780, EAGLE and EAGLE-3 on Llama-3.1-8B by drafted tokens: four rows of twelve",
+        ),
+        Engine(
             name="vllm-v0",
-            version="0.8 and before",
+            version="0.7 and before",
             kernels="vllm",
             captured=VLLM_GRAPHS,
             draft_launch_factor=2.4,
             draft_pass_s=0.046e-3,
             host_request_s=25e-6,
-            speculation_s=8.4e-3,
-            source="as vllm; what a drafted step adds: MoESD, Mixtral with EAGLE on HumanEval at temperature 0",
+            speculation_s=5e-3,
+            source="as vllm-0.10; what a drafted step adds: MoESD, Mixtral with EAGLE on HumanEval at temperature 0",
+        ),
+        Engine(
+            name="tensorrt-llm",
+            version="1.3",
+            kernels="tensorrt-llm",
+            captured=VLLM_GRAPHS,
+            draft_pass_s=0.05e-3,
+            host_s=0.5e-3,
+            host_request_s=10e-6,
+            speculation_s=0.5e-3,
+            source="kernels as measured; host and drafted step assumed: an overlapped scheduler in C++",
+        ),
+        Engine(
+            name="llama.cpp",
+            version="2026",
+            draft_order="chain",
+            native=(),
+            host_s=0.3e-3,
+            host_request_s=10e-6,
+            speculation_s=0.2e-3,
+            draft_pass_s=0.1e-3,
+            source="assumed: kernels as fast as the card's calibration, a sampler on the host after every pass",
         ),
         Engine(
             name="serving",
@@ -194,13 +259,31 @@ ENGINES: Final[Mapping[str, Engine]] = {
 """Engines that can be timed, by name."""
 
 
-def engine_named(name: str) -> Engine:
-    """Engine by name.
+_RANGES: Final[Mapping[str, tuple[tuple[tuple[int, int], str], ...]]] = {
+    "vllm": (((0, 8), "vllm-v0"), ((0, 10), "vllm-0.9"), ((0, 13), "vllm-0.10")),
+}
+"""Versions before which an engine is another of the table."""
 
-    >>> engine_named("vllm").version
-    '0.32'
+
+def engine_named(name: str) -> Engine:
+    """Engine by name, with or without a version: ``vllm``, ``vllm-0.10``, ``vllm 0.9.1``, ``sglang==0.5.5``.
+
+    A version that is not a number (``dev``, ``0.1x``) is taken as the newest.
+
+    >>> engine_named("vllm").version, engine_named("vllm 0.9.1").name, engine_named("sglang==0.5.5").name
+    ('0.32', 'vllm-0.9', 'sglang')
     """
     found = ENGINES.get(name)
-    if found is None:
+    if found is not None:
+        return found
+    base, _, version = name.strip().replace("==", " ").replace("-", " ", 1).partition(" ")
+    numbers = re.match(r"v?(\d+)\.(\d+)(?![\dx])", version)
+    if base not in ENGINES or not version.strip():
+        found = ENGINES.get(name.replace("==", " ").partition(" ")[0])
+        if found is not None:
+            return found
         raise InputError(f"unknown engine {name!r}; one of {', '.join(ENGINES)}")
-    return found
+    if numbers is None:
+        return ENGINES[base]
+    at = int(numbers[1]), int(numbers[2])
+    return ENGINES[next((other for before, other in _RANGES.get(base, ()) if at < before), base)]

@@ -111,12 +111,15 @@ class KernelLaws:
         What was measured, under which engine and version, and where the tables are published.
     glue_s : float
         Floor of one elementwise kernel (norm, activation).
+    qk_norm_s : float
+        What norms of queries and keys add to a layer of attention.
     """
 
     card: str
     engine: str
     source: str
     glue_s: float
+    qk_norm_s: float
     gemm: Mapping[str, GemmLaw]
     attention: Mapping[str, AttentionLaw]
     latent: Mapping[str, LatentLaw] = field(default_factory=lambda: MappingProxyType({}))
