@@ -9,9 +9,11 @@ from specplan.errors import InputError
 
 def validate(
     table: str = typer.Argument(
-        None, help="One published table, or startup (recorded start-up logs); all if not given."
+        None, help="One published table, rows (measured speedups), or startup (recorded logs); all if not given."
     ),
-    rows: Path = typer.Option(None, "--rows", help="startup: rows of your own (JSON) in place of the shipped ones."),
+    rows: Path = typer.Option(
+        None, "--rows", help="Measured rows of your own (JSON) in place of the shipped ones; with startup, its rows."
+    ),
     figures: bool = typer.Option(
         False, "--figures", help="Every figure, not only the medians (always with one table)."
     ),
@@ -25,20 +27,32 @@ def validate(
     if table == "startup":
         _startup(rows, json=json)
         return
-    if rows is not None:
-        raise InputError("--rows belongs to specplan validate startup")
-    reports = plan(load_accelerator, (table,) if table else None)
-    from specplan.report import validate_table
+    if rows is not None and table not in (None, "rows"):
+        raise InputError("--rows belongs to specplan validate, validate rows and validate startup")
+    from specplan.evidence.published_rows import predicted_rows, summaries
+    from specplan.specs.catalog import load_model
 
+    results = predicted_rows(rows, load_model, load_accelerator) if table in (None, "rows") else ()
+    alone = table == "rows" or rows is not None
+    reports = () if alone else plan(load_accelerator, (table,) if table else None)
+    from specplan.report import rows_table, validate_table
+
+    found = summaries(results)
     if json:
         from specplan.report import json_document
 
-        typer.echo(json_document.render(validate_table.validate_document(reports)))
+        document = validate_table.validate_document(reports)
+        if results:
+            document["measured_rows"] = rows_table.rows_document(results, found)
+        typer.echo(json_document.render(document))
     else:
         from specplan.report.console import Console
 
-        validate_table.print_validate(reports, Console(), rows=figures or table is not None)
-    if check and not validate_table.holds(reports):
+        if reports:
+            validate_table.print_validate(reports, Console(), rows=figures or table is not None)
+        if results:
+            rows_table.print_rows(results, found, Console(), figures=figures or alone)
+    if check and not (validate_table.holds(reports) and all(s.holds for s in found)):
         raise typer.Exit(1)
 
 

@@ -17,8 +17,10 @@ from specplan.decide.step_setting import (
     MAX_BATCH,
     MAX_KAPPA,
     Setting,
+    band_note,
     best_kappa,
     error_band,
+    speedup_band,
     times,
 )
 from specplan.decide.step_source import Loads, StepTime, is_padded, loads, on_engine
@@ -26,7 +28,8 @@ from specplan.errors import InputError
 from specplan.formulas.step import PassShape
 from specplan.memory.pool import Pool
 from specplan.timing.measured_steps import MeasuredTable
-from specplan.timing.step_time import FloatArray, machine, other_bound, pass_time
+from specplan.timing.step_time import FloatArray, machine, other_bound, pass_time, times_from
+from specplan.timing.trust import Band
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -346,7 +349,7 @@ def _ends(
     kappa: npt.NDArray[np.int64],
 ) -> _Ends:
     """Ends of each figure: of the source's ranges with the error band, or between the two bounds."""
-    band = 1 + (error_band(setting.on, setting.tables) or 0.0)
+    band = speedup_band(setting.on, setting.tables) or Band(low=1.0, high=1.0, basis="")
     slow = replace(setting, on=other_bound(setting.on)) if setting.on.layer == "roofline" else setting
     low_end, high_end = source.ends()
     worst, best = (times(at, end, of, batch, context, kappa) for at, end in ((slow, low_end), (setting, high_end)))
@@ -354,10 +357,10 @@ def _ends(
     return _Ends(
         emitted_low=worst.emitted,
         emitted_high=best.emitted,
-        per_token_low_s=best.per_token_s / band,
-        per_token_high_s=worst.per_token_s * band,
-        speedup_low=fast_plain / worst.per_token_s / band,
-        speedup_high=slow_plain / best.per_token_s * band,
+        per_token_low_s=best.per_token_s / band.high,
+        per_token_high_s=worst.per_token_s / band.low,
+        speedup_low=fast_plain / worst.per_token_s * band.low,
+        speedup_high=slow_plain / best.per_token_s * band.high,
     )
 
 
@@ -471,13 +474,14 @@ def _assumptions(setting: Setting, sources: Sequence[Source], plain: Pool) -> tu
         "roofline": "times are the roofline of peak rates, everything overlapped; a speedup's ends are between the two "
         "bounds (everything overlapped, nothing overlapped); launches and latencies, which they leave out, weigh most "
         "on small drafts, so the bound never says that a source pays",
-        "modelled": f"times by the additive law, calibrated ({on.calibration.card}: {on.calibration.source})",
+        "modelled": times_from(on),
         "measured": "times from the given tables, smoothed by the additive law: "
         + "; ".join(t.source for t in (setting.tables or {}).values()),
     }[on.layer]
     found = [layer, *on.notes]
     if on.layer == "modelled":
         found.append(f"{on.engine.name} {on.engine.version}: {on.engine.source}")
+    found += band_note(on, setting.tables)
     found.append("acceptance and coverage are as given; they are not derived")
     found.append(f"concurrency: {plain.basis}; a drafting request holds the slots of its drafts, too")
     found += [f"{s.title}: {s.model.source}" for s in sources if s.kind in ("eagle", "eagle3") and s.model is not None]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from specplan.decide.pricing import Pair, Setting, priced, prices
 from specplan.decide.source import placed, source_speedup
-from specplan.decide.step_setting import drafting_of, error_band
+from specplan.decide.step_setting import drafting_of, speedup_band
 from specplan.decide.step_source import is_padded
 from specplan.formulas.indifference import break_even_alpha
 from specplan.formulas.speedup import speedup
@@ -98,7 +98,7 @@ def engine_cost(
         spoken = Source(name="draft", kind="model") if source is None else source
         drafting = drafting_of(replace(spoken, model=draft, kappa=None), kappa, engine)
         with_draft = pool(target, accelerator, serving, length, drafting)
-    found, band = None, 0.0
+    found, band = None, None
     notes: tuple[str, ...] = ()
     if accelerator.calibration is not None:
         pair = Pair(
@@ -112,7 +112,7 @@ def engine_cost(
         )
         found = prices(pair, positions=kappa + 1, batch=batch, context_len=context_len)
         on = machine(accelerator, engine, tp)
-        notes, band = on.notes, error_band(on) or 0.0
+        notes, band = on.notes, speedup_band(on)
     gain, even = None, None
     if source is not None and found is not None:
         at = placed(source, kappa=kappa, c=0.0)
@@ -135,7 +135,7 @@ def engine_cost(
         verify=None if found is None or found.c is None else found.verify,
         alpha_break_even=even,
         speedup=gain,
-        speedup_low=None if gain is None else gain / (1 + band),
-        speedup_high=None if gain is None else gain * (1 + band),
+        speedup_low=None if gain is None or band is None else gain * band.low,
+        speedup_high=None if gain is None or band is None else gain * band.high,
         notes=notes,
     )

@@ -22,7 +22,7 @@ from specplan.decide.engine_configuration import (
 )
 from specplan.decide.ranks import require_ranks
 from specplan.decide.source import most_kappa
-from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, error_band, pool_of, times
+from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, band_note, error_band, pool_of, times
 from specplan.decide.step_source import Loads, loads, on_engine
 from specplan.errors import InputError
 from specplan.memory.pool import Pool
@@ -197,6 +197,7 @@ def schedule(
         assumptions=(
             f"times: {layer}",
             *setting.on.notes,
+            *band_note(setting.on, tables),
             "acceptance and coverage are as given and the same at every batch",
         ),
         warnings=tuple(warnings),

@@ -12,6 +12,7 @@ from specplan.decide.step_source import Loads, StepTime, step_time
 from specplan.memory.pool import Drafting, Pool, Serving, pool
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import Machine
+from specplan.timing.trust import Band, band
 from specplan.values.formats import NumberFormat
 from specplan.values.model import Model
 from specplan.values.source import MATCHERS, Source
@@ -21,10 +22,6 @@ MAX_KAPPA: Final = 8
 
 MAX_BATCH: Final = 1024
 """Largest batch in which a crossover is sought; vLLM's default of ``max_num_seqs`` on large cards."""
-
-BANDS: Final[Mapping[str, float]] = {"own": 0.10, "borrowed": 0.15, "assumed": 0.25}
-"""Relative error of a modelled speedup: twice the median that `specplan validate` shows for composed speedups (about
-4%) rounded up, where the card itself was measured; wider where its constants are borrowed or assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,22 +43,46 @@ class Setting:
         return None if self.tables is None else self.tables.get(name)
 
 
-def error_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> float | None:
-    """Relative error to expect of a speedup; None for the bound, which has no error but a direction.
+def speedup_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> Band | None:
+    """Factors to expect around a speedup, and what they rest on; None for the roofline, which has but a direction.
 
     >>> from specplan.timing.step_time import machine
     >>> from specplan.specs.hardware import load_accelerator
-    >>> error_band(machine(load_accelerator("h100-sxm"))), error_band(machine(load_accelerator("mi355x")))
-    (0.1, 0.25)
+    >>> [speedup_band(machine(load_accelerator(card))).high for card in ("h100-sxm", "mi355x")]
+    [1.05, 1.25]
     """
     if on.layer == "roofline":
         return None
     if on.layer == "measured":
-        return max((t.worst_residual for t in (tables or {}).values()), default=0.0)
-    own = on.accelerator.calibration
-    if own is None:
-        return BANDS["assumed"]
-    return BANDS["own"] if own.card == on.accelerator.name else BANDS["borrowed"]
+        worst = max((t.worst_residual for t in (tables or {}).values()), default=0.0)
+        return Band(low=1 / (1 + worst), high=1 + worst, basis="residuals of the measured tables")
+    return band(on)
+
+
+def band_note(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> tuple[str, ...]:
+    """What the error band of a speedup is and rests on, in words; nothing at the roofline.
+
+    >>> from specplan.timing.step_time import machine
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> band_note(machine(load_accelerator("h100-sxm"), "sglang"))
+    ('the error band of a speedup, -14% to +8%, rests on 7 rows, SGLang 0.5, trees of EAGLE-3',)
+    """
+    found = speedup_band(on, tables)
+    if found is None:
+        return ()
+    return (f"the error band of a speedup, {found.low - 1:+.0%} to {found.high - 1:+.0%}, rests on {found.basis}",)
+
+
+def error_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> float | None:
+    """The larger side of `speedup_band`, as a share of the speedup.
+
+    >>> from specplan.timing.step_time import machine
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> error_band(machine(load_accelerator("h100-sxm"))), error_band(machine(load_accelerator("mi355x")))
+    (0.14, 0.25)
+    """
+    found = speedup_band(on, tables)
+    return None if found is None else found.worst
 
 
 def times(

@@ -2,12 +2,15 @@
 
 A file of rows is JSON: ``{"rows": [...]}``; each row has ``kind`` (``speedup`` or ``plain_step``), ``source``,
 ``engine``, ``engine_version``, ``gpu``, ``tp``, ``target``, ``quantization``, ``batch``, ``context`` and, by kind,
-``draft`` with ``accept_length`` and ``speedup``, or ``step_ms``. ``use`` is ``fit`` where a row served to fit constants.
+``draft`` with ``accept_length`` and ``speedup``, or ``step_ms``; ``use`` is ``fit`` where a row served to fit. A ``draft``
+with ``oracle`` replays recorded outputs: its tokens per step are an upper end and prefills share its time, so such rows
+stand apart.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +25,9 @@ from specplan.timing.trust import Band, band
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 from specplan.values.source import NO_SOURCE, Range, Source
+
+LIMIT: Final = 0.10
+"""Largest median error of tested speedups that is accepted."""
 
 KINDS: Final = {"speedup": ("draft", "accept_length", "speedup"), "plain_step": ("step_ms",)}
 COMMON: Final = ("source", "engine", "gpu", "target", "batch", "context")
@@ -54,7 +60,7 @@ class RowResult:
     @property
     def right(self) -> bool | None:
         """Whether a speedup is predicted on the side of 1 on which it was measured; None for steps."""
-        return None if self.kind != "speedup" else (self.predicted > 1) == (self.published > 1)
+        return None if self.kind == "plain_step" else (self.predicted > 1) == (self.published > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,18 @@ class RowSummary:
     median_signed_error: float
     inside: float
     right: float | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the median of tested speedups, all engines together, lies within the limit."""
+        return (self.kind, self.engine, self.use) != ("speedup", "all", "test") or self.median_error <= LIMIT
+
+
+def shipped_rows() -> tuple[Mapping[str, Any], ...]:
+    """The rows that ship with the package; those used to fit constants are marked."""
+    text = (resources.files("specplan") / "data" / "published_rows" / "speedups.json").read_text("utf-8")
+    rows: list[Mapping[str, Any]] = json.loads(text)["rows"]
+    return tuple(rows)
 
 
 def read_rows(path: Path) -> tuple[Mapping[str, Any], ...]:
@@ -104,13 +122,27 @@ def _check(row: Any, where: str) -> None:
     if missing:
         raise InputError(f"{where}: {', '.join(missing)} missing")
     if kind == "speedup" and (not isinstance(row["draft"], dict) or "method" not in row["draft"]):
-        raise InputError(
-            f'{where}: draft is {row["draft"]!r}, expected an object with its method, such as {{"method": "eagle3", "k": 3}}'
-        )
+        shape = '{"method": "eagle3", "k": 3}'
+        raise InputError(f"{where}: draft is {row['draft']!r}, expected an object with its method, such as {shape}")
     for name in ("batch", "context", "tp", "accept_length", "speedup", "step_ms"):
         value = row.get(name)
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value > 0):
             raise InputError(f"{where}: {name} is {value!r}, expected a number above 0")
+
+
+def predicted_rows(
+    path: Path | None, load_model: Callable[[str], Model], load_accelerator: Callable[[str], Accelerator]
+) -> tuple[RowResult, ...]:
+    """Rows of a file, or the shipped ones, beside their predictions.
+
+    >>> from specplan.specs.catalog import load_model
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> found = predicted_rows(None, load_model, load_accelerator)
+    >>> len(found), sum(r.use == "fit" for r in found)
+    (39, 5)
+    """
+    predict = Predictor(load_model, load_accelerator)
+    return tuple(predict.result(row) for row in (shipped_rows() if path is None else read_rows(path)))
 
 
 class Predictor:
@@ -148,14 +180,14 @@ class Predictor:
             step = step_time(on, source, loads(target, source, on.tp), *at, source.kappa or 0)
             predicted = plain_s / float(step.per_token_s)
         return RowResult(
-            kind=row["kind"],
+            kind="recorded outputs" if drafted and row["draft"].get("oracle") else row["kind"],
             label=label(row),
             source=row["source"],
             engine=on.engine.name,
             use=row.get("use", "test"),
             published=published,
             predicted=predicted,
-            band=band(on, target, drafted=drafted, tree=bool(drafted and (row["draft"].get("topk") or 1) > 1)),
+            band=band(on, None if drafted else target),
         )
 
     def _source(self, row: Mapping[str, Any]) -> Source:

@@ -1,8 +1,9 @@
 """Step time on a card under an engine, in three layers that a user chooses and always sees named.
 
 - ``roofline``: at the card's peaks; a machine can only be slower. Nothing is measured.
-- ``modelled``: the additive law of `specplan.formulas.step` with what was measured on the card (or on a card of its
-  family, or assumed; the notes say which) and what the engine adds: launches, host time, its own all-reduce.
+- ``modelled``: the sum of a pass's kernels (`specplan.formulas.pass_kernels`) by laws fitted to their measured times on
+  the card or on one of its family; where nobody measured them, the additive law of `specplan.formulas.step` with the
+  card's calibration. The notes say which. Plus what the engine adds: host time, what a drafted step takes beside passes.
 - ``measured``: a table of step times that the user or ``specplan calibrate`` brings, smoothed by the same law.
 
 Constants were fitted on some published tables and are tested on others; `specplan.evidence.validate` names both.
@@ -159,6 +160,19 @@ def _notes(accelerator: Accelerator, engine: Engine, tp: int, laws: KernelLaws |
         yield f"not measured on {accelerator.name if found is None else found.card}, assumed: {', '.join(assumed)}"
     if tp > 1 and accelerator.link_bandwidth is None:
         yield f"{accelerator.name} has no direct links: ranks exchange over PCIe"
+
+
+def times_from(on: Machine) -> str:
+    """What the modelled times of a machine rest on, in words.
+
+    >>> from specplan.specs.hardware import load_accelerator
+    >>> times_from(machine(load_accelerator("h100-sxm")))[:78]
+    'times are sums of kernels by laws fitted to what was measured on h100-sxm unde'
+    """
+    if on.laws is None:
+        return f"times by the additive law, calibrated ({on.calibration.card}: {on.calibration.source})"
+    measured = f"{on.laws.card} under {on.laws.engine} ({on.laws.source})"
+    return f"times are sums of kernels by laws fitted to what was measured on {measured}"
 
 
 def other_bound(on: Machine) -> Machine:
@@ -357,7 +371,7 @@ def host_time(on: Machine, batch: npt.ArrayLike, *, drafted: bool = False) -> Fl
 
     >>> from specplan.specs.hardware import load_accelerator
     >>> round(float(host_time(machine(load_accelerator("h100-sxm")), 64)) * 1e3, 3)
-    2.66
+    2.4
     """
     b = np.asarray(batch, np.float64)
     if on.layer != "modelled":

@@ -119,8 +119,8 @@ ENGINES: Final[Mapping[str, Engine]] = {
             host_s=0.8e-3,
             host_request_s=25e-6,
             speculation_s=0.2e-3,
-            source="host: vLLM on an H200 at 5.53 ms a token (suffix-decoding artifact); draft passes: vLLM's example table "
-            "of times by k; a drafted step: between none and 0.8 ms in public rows of 0.11 and later",
+            source="host: vLLM on an H200 at 5.53 ms a token (suffix-decoding artifact); draft passes: vLLM's example "
+            "table of times by k; a drafted step: between none and 0.8 ms in public rows of 0.11 and later",
         ),
         Engine(
             name="sglang",
@@ -133,8 +133,8 @@ ENGINES: Final[Mapping[str, Engine]] = {
             speculation_s=3.15e-3,
             speculation_request_s=0.05e-3,
             draft_order="sglang",
-            source="host: SGLang documentation, Llama-3.1-8B on one H100 at 158.3 tokens/s; draft passes run in graphs; a "
-            "drafted step: public rows of EAGLE heads under 0.4 and 0.5 without overlapped scheduling",
+            source="host: SGLang documentation, Llama-3.1-8B on one H100 at 158.3 tokens/s; draft passes run in "
+            "graphs; a drafted step: public rows of EAGLE heads under 0.4 and 0.5 without overlapped scheduling",
         ),
         Engine(
             name="gpt-fast",

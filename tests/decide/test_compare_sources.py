@@ -8,7 +8,7 @@ import pytest
 
 from specplan.decide.compare import Cell, CompareReport, compare, pays_ranges
 from specplan.decide.cost import cost
-from specplan.decide.step_setting import BANDS, Setting, best_kappa, times
+from specplan.decide.step_setting import Setting, best_kappa, times
 from specplan.decide.step_source import loads, on_engine, step_time
 from specplan.errors import InputError
 from specplan.memory.vllm import VllmFlags, predict_vllm
@@ -17,6 +17,7 @@ from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.measured_steps import measured_table
 from specplan.timing.step_time import machine
+from specplan.timing.trust import ASSUMED, BORROWED, SPEEDUPS
 from specplan.values.source import NO_SOURCE, Source
 
 BIG, SMALL, DRAFT = (load_model(name) for name in ("llama3-70b", "llama3.1-8b", "llama3.2-1b"))
@@ -68,10 +69,10 @@ def test_without_a_source_the_speedup_is_one(big: CompareReport):
 
 def test_the_error_band_and_the_sources_range_widen_the_speedup(big: CompareReport):
     one = cells_of(big, "llama3.2-1b:alpha=.7")[0]
-    assert one.speedup_high / one.speedup == pytest.approx(1 + BANDS["own"])
-    assert one.speedup / one.speedup_low == pytest.approx(1 + BANDS["own"])
+    assert one.speedup_high / one.speedup == pytest.approx(SPEEDUPS["vllm"].high)
+    assert one.speedup_low / one.speedup == pytest.approx(SPEEDUPS["vllm"].low)
     ranged = cells_of(big, "eagle:alpha=.6..0.8")[0]
-    assert ranged.speedup_high / ranged.speedup > 1 + BANDS["own"]
+    assert ranged.speedup_high / ranged.speedup > SPEEDUPS["vllm"].high
 
 
 def test_a_plain_step_is_what_step_time_says(big: CompareReport):
@@ -223,8 +224,9 @@ def test_measured_tables_replace_the_law():
 
 
 def test_borrowed_and_assumed_cards_have_wider_bands():
-    bands = [compare(SMALL, load_accelerator(card), [NGRAM]).error_band for card in ("h100-sxm", "h200", "mi355x")]
-    assert bands == [BANDS["own"], BANDS["borrowed"], BANDS["assumed"]]
+    bands = [compare(SMALL, load_accelerator(card), [NGRAM]).error_band for card in ("h100-sxm", "h100-pcie", "mi355x")]
+    own = SPEEDUPS["vllm"].worst
+    assert bands == pytest.approx([own, own + BORROWED, ASSUMED.worst])
 
 
 def test_padding_and_foreign_vocabularies_are_warned_of():
