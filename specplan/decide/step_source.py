@@ -71,7 +71,9 @@ def eagle3_head(target: Model, vocabulary: int = EAGLE3_VOCABULARY) -> Model:
     """
     plain = eagle_head(target)
     (layer,) = plain.layers
-    mixer = replace(layer.mixer, input_size=2 * target.hidden_size)  # type: ignore[arg-type]  # attention of its kind
+    mixer = layer.mixer
+    if isinstance(mixer, (Attention, LatentAttention)):
+        mixer = replace(mixer, input_size=2 * target.hidden_size)
     fc = Weight(component="head", name="fc", size=3 * target.hidden_size**2, access=Access.MATMUL, quantizable=False)
     return replace(
         plain,

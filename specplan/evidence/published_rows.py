@@ -2,7 +2,7 @@
 
 A file of rows is JSON: ``{"rows": [...]}``; each row has ``kind`` (``speedup`` or ``plain_step``), ``source``,
 ``engine``, ``engine_version``, ``gpu``, ``tp``, ``target``, ``quantization``, ``batch``, ``context`` and, by kind,
-``draft`` with ``accept_length`` and ``speedup``, or ``step_ms``; ``use`` is ``fit`` where a row served to fit. A ``draft``
+``draft`` with ``accept_length`` and ``speedup``, or ``step_ms``; ``use`` is ``fit`` where a row served to fit. A draft
 with ``oracle`` replays recorded outputs: its tokens per step are an upper end and prefills share its time, so such rows
 stand apart.
 """

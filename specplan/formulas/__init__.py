@@ -58,6 +58,10 @@ pass_kernels.py
     `compact`, `floors`, `gemm_law`, `glue_times`, `kernel_times`, `kernels_of`, `law_key`, `pass_point`,
     `reduction_times`
 
+requantize.py
+    A shipped model in another number format: what a checkpoint of the same shape, quantised, streams:
+    `requantized`, `stored_formats`
+
 roofline.py
     Floor, ridge and verification width: what bandwidth and peak rate allow at best:
     `cost_ratio`, `decode_floor_s`, `ridge_positions`, `verified_positions`

@@ -215,9 +215,14 @@ def without(shape: PassShape, name: str) -> PassShape:
         return shape
     left = pass_shape(model, shape.tp, shape.kv_format)
     # A head that the target lends stays as it was counted.
-    lent = {"head_bits": shape.head_bits, "head_bytes": shape.head_bytes, "head_params": shape.head_params}
-    kernels = tuple(k for k in shape.kernels if getattr(k, "name", "") != name)
-    return replace(left, kernels=kernels, logits=shape.logits, **lent)
+    return replace(
+        left,
+        kernels=tuple(k for k in shape.kernels if getattr(k, "name", "") != name),
+        logits=shape.logits,
+        head_bits=shape.head_bits,
+        head_bytes=shape.head_bytes,
+        head_params=shape.head_params,
+    )
 
 
 def _attention_spans(model: Model, tp: int) -> tuple[AttentionSpan, ...]:

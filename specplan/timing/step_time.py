@@ -3,7 +3,7 @@
 - ``roofline``: at the card's peaks; a machine can only be slower. Nothing is measured.
 - ``modelled``: the sum of a pass's kernels (`specplan.formulas.pass_kernels`) by laws fitted to their measured times on
   the card or on one of its family; where nobody measured them, the additive law of `specplan.formulas.step` with the
-  card's calibration. The notes say which. Plus what the engine adds: host time, what a drafted step takes beside passes.
+  card's calibration. The notes say which. The engine adds host time and what a drafted step takes beside its passes.
 - ``measured``: a table of step times that the user or ``specplan calibrate`` brings, smoothed by the same law.
 
 Constants were fitted on some published tables and are tested on others; `specplan.evidence.validate` names both.
