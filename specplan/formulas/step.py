@@ -113,7 +113,6 @@ class PassShape:
     kernels: tuple[Kernel, ...] = ()
 
 
-@lru_cache(maxsize=64)
 def pass_shape(
     model: Model, tp: int = 1, kv_format: NumberFormat | None = None, head_of: Model | None = None
 ) -> PassShape:
@@ -144,6 +143,11 @@ def pass_shape(
     >>> shape.all_reduces, shape.message_bytes, shape.head_params
     (64, 8192.0, 131334144.0)
     """
+    return _shape(model, tp, kv_format, head_of)
+
+
+@lru_cache(maxsize=64)
+def _shape(model: Model, tp: int, kv_format: NumberFormat | None, head_of: Model | None) -> PassShape:
     kv = kv_format or model.weight_format
     dense: dict[float, float] = {}
     experts: list[ExpertGroup] = []
@@ -201,7 +205,6 @@ def pass_shape(
     )
 
 
-@lru_cache(maxsize=64)
 def without(shape: PassShape, name: str) -> PassShape:
     """`shape` less the multiplications by the weights called `name`, for passes that leave them out.
 
@@ -210,6 +213,11 @@ def without(shape: PassShape, name: str) -> PassShape:
     >>> without(shape, "fc") == shape
     True
     """
+    return _without(shape, name)
+
+
+@lru_cache(maxsize=64)
+def _without(shape: PassShape, name: str) -> PassShape:
     model = replace(shape.model, extra=tuple(w for w in shape.model.extra if w.name != name))
     if model == shape.model:
         return shape
