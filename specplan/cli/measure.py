@@ -65,7 +65,7 @@ def measure(
         found = run_job(job, folder, progress=bars.update)
     passes = found.passes
     document = measure_report.measure_document(
-        found.inputs, found.speeds, found.plain, passes, found.mean_context_len, found.engine
+        found.inputs, found.speeds, found.plain, passes, found.mean_context_len, found.engine, found.warm_up_s
     )
     write_whole(folder / "summary.json", json_document.render(document) + "\n")
     picture = folder / "plane.svg"
@@ -79,5 +79,5 @@ def measure(
         measure_report.print_engine(found.engine, str(found.inputs["runner"]), console)
         typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and vllm.log")
         return
-    measure_report.print_measurement(found.speeds, passes, found.mean_context_len, console)
+    measure_report.print_measurement(found.speeds, passes, found.mean_context_len, console, found.warm_up_s)
     typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and plane.svg")

@@ -5,7 +5,6 @@ from the run's steps. What the formula makes of them is then compared with the r
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,9 +67,12 @@ class MeasuredSpeed:
     v : float
         Target pass of the mean width of a drafted step over a plain one, timed apart.
     predicted_emitted : float
-        E over all steps from coverage, draft lengths and the alpha of each, by the formula.
+        E over all steps from coverage, draft lengths and the alpha of each, by the formula; the alphas are those of the
+        other half of the requests, where there are two.
     predicted_step_s : float
-        Time of a step from single-pass times.
+        Time of a step from single-pass times, and of a matcher from the other half of the requests.
+    speedup_low, speedup_high : float or None
+        Interval (95%) over requests, each paired with itself under plain decoding; None of a single request.
     """
 
     measured: MeasuredSource
@@ -86,6 +88,23 @@ class MeasuredSpeed:
     widths: tuple[tuple[int, float], ...]
     predicted_emitted: float
     predicted_step_s: float
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the speedup lies above the tokens per step: then a drafted step was faster than a plain one."""
+        most = self.measured.tokens_per_step or math.inf
+        return (self.speedup / 1.05 if self.speedup_low is None else self.speedup_low) > most
+
+    @property
+    def verdict(self) -> str:
+        """``pays``, ``does not pay``, ``uncertain`` or ``impossible``, from the interval; uncertain without one."""
+        if self.impossible:
+            return "impossible"
+        if self.speedup_low is None or self.speedup_high is None:
+            return "uncertain"
+        return "pays" if self.speedup_low > 1 else "does not pay" if self.speedup_high < 1 else "uncertain"
 
     @property
     def speedup(self) -> float:
@@ -120,10 +139,16 @@ class MeasuredSpeed:
         if not m.coverage:
             return f"{who}: never drafted, so it costs {1 - self.speedup:.1%} and gains nothing."
         alpha = "unknown" if m.alpha.value is None else f"{m.alpha.value:.3f}"
-        verdict = "pays" if self.speedup > 1 else "does not pay"
+        if self.impossible:
+            return (
+                f"{who}: {self.speedup:.2f}x at {m.tokens_per_step:.2f} tokens per step is impossible: a drafted step "
+                "would be faster than a plain one; the machine's speed changed (other load, clocks), measure again."
+            )
+        between = "one request" if self.speedup_low is None else f"{self.speedup_low:.2f}-{self.speedup_high:.2f}"
         gap = self.predicted_tokens_per_s / self.tokens_per_s - 1
         return (
-            f"{who}: {verdict}, {self.speedup:.2f}x measured, {self.predicted_speedup:.2f}x predicted ({gap:+.1%}), "
+            f"{who}: {self.verdict}, {self.speedup:.2f}x ({between}) measured, {self.predicted_speedup:.2f}x predicted "
+            f"({gap:+.1%}), "
             f"with alpha {alpha} at coverage {m.coverage:.0%} and {m.tokens_per_step:.2f} tokens per step."
         )
 
@@ -136,6 +161,8 @@ def measured_speed(
     plain_tokens_per_s: float,
     plain_host_s: float,
     nodes: bool = False,
+    halves: tuple[MeasuredSource, MeasuredSource] | None = None,
+    paired: tuple[float, float, float] | None = None,
 ) -> MeasuredSpeed:
     """Put a run's steps and the times of single passes together.
 
@@ -150,7 +177,11 @@ def measured_speed(
     plain_tokens_per_s, plain_host_s : float
         Plain decoding on the same prompts: tokens per second, and host seconds per step.
     nodes : bool
-        Whether drafts are trees: then `measured`'s own E stands for the formula's, which is for chains.
+        Whether drafts are trees: then the E of the other half stands for the formula's, which is for chains.
+    halves : pair of MeasuredSource, optional
+        Two halves of the requests, each predicted by what the other measured; without them nothing is independent.
+    paired : tuple of float, optional
+        `specplan.formulas.speedup.paired_speedup` of the requests.
 
     Raises
     ------
@@ -161,7 +192,7 @@ def measured_speed(
     -----
     Predicted E sums the formula over the measured draft lengths, each with its own measured alpha (a suffix match that
     drafts more is also accepted more often). Predicted time sums the pass of each width, the drafting (k draft passes,
-    or the matcher's measured time, which no pass predicts), and plain decoding's host time.
+    or the matcher's time as the other half measured it, for no pass predicts it), and plain decoding's host time.
     """
     t = measured.tally
     if t is None or not t.steps or t.draft_s is None or t.verify_s is None or t.host_s is None:
@@ -174,7 +205,11 @@ def measured_speed(
     one = passes.of_width(1)
     widths = [row.drafted + 1 for row in measured.lengths]
     verify = plain_share * one + sum(share * passes.of_width(w) for share, w in zip(shares, widths, strict=True))
-    draft = per_step[0] if passes.draft_s is None else kappa * passes.draft_s
+    crossed = [(measured, measured)] if halves is None else [halves, halves[::-1]]
+    weights = np.array([_steps(m) for m, _ in crossed], dtype=np.float64)
+    matcher_s = float(np.average([_draft_s(other) for _, other in crossed], weights=weights))
+    emitted = float(np.average([_predicted_emitted(m, other, nodes=nodes) for m, other in crossed], weights=weights))
+    draft = matcher_s if passes.draft_s is None else kappa * passes.draft_s
     mean_len = measured.draft_len or 0.0
     return MeasuredSpeed(
         measured=measured,
@@ -188,18 +223,35 @@ def measured_speed(
         draft_step_ratio=per_step[0] / one,
         v=passes.of_width(mean_len + 1) / one,
         widths=tuple((w, t / one) for w, t in zip(passes.widths, passes.target_s, strict=True)),
-        predicted_emitted=_predicted_emitted(measured, shares, plain_share, nodes=nodes),
+        predicted_emitted=emitted,
         predicted_step_s=draft + verify + plain_host_s,
+        speedup_low=None if paired is None or math.isnan(paired[1]) else paired[1],
+        speedup_high=None if paired is None or math.isnan(paired[2]) else paired[2],
     )
 
 
-def _predicted_emitted(measured: MeasuredSource, shares: Sequence[float], plain_share: float, *, nodes: bool) -> float:
-    alphas = [row.alpha for row in measured.lengths]
-    if nodes or any(alpha is None for alpha in alphas):
-        return measured.tokens_per_step or 1.0
-    lengths = np.array([row.drafted for row in measured.lengths], dtype=np.int64)
-    emitted = expected_emitted(np.array(alphas, dtype=np.float64), lengths)
-    return plain_share + float(np.array(shares) @ emitted) if len(lengths) else 1.0
+def _steps(measured: MeasuredSource) -> int:
+    return 0 if measured.tally is None else measured.tally.steps or 0
+
+
+def _draft_s(measured: MeasuredSource) -> float:
+    """Mean drafting time of a step."""
+    return 0.0 if measured.tally is None else (measured.tally.draft_s or 0.0) / max(_steps(measured), 1)
+
+
+def _predicted_emitted(measured: MeasuredSource, other: MeasuredSource, *, nodes: bool) -> float:
+    """E of one half's draft lengths at the acceptance of the other, pooled for lengths that the other never drafted."""
+    if nodes:
+        return other.tokens_per_step or 1.0
+    alphas = {row.drafted: row.alpha for row in other.lengths}
+    found = [(row.drafts, row.drafted, alphas.get(row.drafted, other.alpha.value)) for row in measured.lengths]
+    if any(alpha is None for _, _, alpha in found):
+        return other.tokens_per_step or 1.0
+    if not found:
+        return 1.0
+    drafts, lengths, acceptance = (np.array(column) for column in zip(*found, strict=True))
+    emitted = expected_emitted(acceptance.astype(np.float64), lengths)
+    return 1.0 + float(drafts @ (emitted - 1.0)) / _steps(measured)
 
 
 def plane_source(speed: MeasuredSpeed) -> Placed:

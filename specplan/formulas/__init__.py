@@ -69,7 +69,7 @@ roofline.py
 speedup.py
     Speedup of speculative decoding: tokens emitted per step over the cost of a step in units of one plain
     decode step:
-    `length_step_cost`, `operations_factor`, `ridge_batch`, `speedup`, `step_cost`, `verify_factor`
+    `length_step_cost`, `operations_factor`, `paired_speedup`, `ridge_batch`, `speedup`, `step_cost`, `verify_factor`
 
 step.py
     Time of one pass: what it moves and computes on each rank, and the roofline and additive laws over that

@@ -18,11 +18,12 @@ from specplan.propose.vocab_mapping import VocabMapping
 
 @dataclass(slots=True)
 class Row:
-    """One running request: its place in the batch and its tokens so far, prompt included."""
+    """One running request: its place in the batch, its tokens with the prompt, and where its draws come from."""
 
     request: str
     place: int
     tokens: list[int]
+    generator: torch.Generator | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +151,7 @@ class ModelDrafter:
     sampling : Sampling or None
         None drafts the argmax (one-hot, the engines' default); else tokens are drawn and q is kept.
     generator : torch.Generator or None
-        Source of the draws.
+        Source of the draws of rows that have none of their own.
     mapping : VocabMapping or None
         For a draft of another vocabulary: only shared tokens are drafted, greedily.
     max_model_len : int
@@ -215,7 +216,7 @@ class ModelDrafter:
         active = (counts_d > 0).to(torch.int64)
         drafted, dists = [], []
         for i in range(self.k):
-            token, q = self._choose(last)
+            token, q = self._choose(last, rows)
             drafted.append(token)
             if q is not None:
                 dists.append(q)
@@ -235,14 +236,19 @@ class ModelDrafter:
             match_lens=(None,) * len(rows),
         )
 
-    def _choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _choose(self, logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor | None]:
         if self.mapping is not None:
             shared = torch.from_numpy(self.mapping.draft_mask).to(logits.device)
             logits = logits.masked_fill(~shared, -torch.inf)
         if self.sampling is None:
             return logits.argmax(dim=-1), None
         q = probabilities(logits, self.sampling)
-        return torch.multinomial(q, 1, generator=self.generator)[:, 0], q
+        if all(row.generator is None for row in rows):
+            return torch.multinomial(q, 1, generator=self.generator)[:, 0], q
+        token = logits.argmax(dim=-1)  # places without a request draft what nobody reads
+        for row in rows:
+            token[row.place] = torch.multinomial(q[row.place], 1, generator=row.generator)[0]
+        return token, q
 
     def _mapped(self, tokens: Sequence[int]) -> list[int]:
         return list(tokens) if self.mapping is None else self.mapping.target_to_draft(tokens).tolist()

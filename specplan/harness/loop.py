@@ -4,7 +4,7 @@ Invariant: the target's cache holds every token of a row except its last, which 
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,6 +94,9 @@ class SpeculativeLoop:
         Requests that run at a time.
     generator : torch.Generator
         Every draw comes from here, so that a seed repeats a run.
+    generator_of : callable, optional
+        A request's own generator by its id, in place of `generator`: then a request's draws do not depend on those that
+        ran before it or beside it.
     """
 
     target: CausalLM
@@ -106,6 +109,7 @@ class SpeculativeLoop:
     rule: str = "standard"
     batch: int = 1
     generator: torch.Generator
+    generator_of: Callable[[str], torch.Generator] | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -148,8 +152,10 @@ class SpeculativeLoop:
         logits = self.target(prompt, part, last_only=True)
         part.commit(torch.tensor([prompt.shape[1]], device=self.target.device), prompt.shape[1])
         no_draft = torch.empty((1, 0), dtype=torch.int64, device=self.target.device)
-        first = self._judge(logits, DraftBatch(tokens=no_draft)).to_host().emitted_tokens()[0]
-        row = Row(request=request.id, place=place, tokens=[*request.prompt, *first])
+        row = Row(request=request.id, place=place, tokens=list(request.prompt))
+        row.generator = None if self.generator_of is None else self.generator_of(request.id)
+        first = self._judge(logits, DraftBatch(tokens=no_draft), [row]).to_host().emitted_tokens()[0]
+        row.tokens.extend(first)
         self.drafter.start(row)
         return _Running(request=request, row=row, new=list(first))
 
@@ -166,7 +172,7 @@ class SpeculativeLoop:
         logits = self._score(rows, places, drafts, cache)
         self._wait()
         scored = time.perf_counter()
-        outcome = self._judge(logits, drafts).to_host()
+        outcome = self._judge(logits, drafts, rows).to_host()
         self._commit(rows, places, outcome, cache)
         for r, emitted in zip(running, outcome.emitted_tokens(), strict=True):
             r.new = emitted
@@ -203,25 +209,37 @@ class SpeculativeLoop:
         depth[places] = torch.from_numpy(depths).to(device)
         return self.target(fed, cache, depths=depth, tree_mask=mask)[places]
 
-    def _judge(self, logits: torch.Tensor, drafts: DraftBatch) -> OutcomeTensors:
+    def _judge(self, logits: torch.Tensor, drafts: DraftBatch, rows: Sequence[Row]) -> OutcomeTensors:
         greedy = self.sampling.temperature == 0
         if drafts.parents is not None:
             if greedy:
                 return accept_tree_greedy(logits, drafts.tokens, parents=drafts.parents)
             return verify_logits(
-                accept_tree, logits, self.sampling, None, drafts.tokens, self._uniforms(drafts), parents=drafts.parents
+                accept_tree,
+                logits,
+                self.sampling,
+                None,
+                drafts.tokens,
+                self._uniforms(drafts, rows),
+                parents=drafts.parents,
             )
         if greedy:
             return accept_greedy(logits, drafts.tokens)
-        u = self._uniforms(drafts)
+        u = self._uniforms(drafts, rows)
         if self.rule == "block":
             return verify_logits(accept_block, logits, self.sampling, drafts.q, drafts.tokens, u)
         if drafts.q is None:
             return verify_logits(accept_one_hot, logits, self.sampling, drafts.tokens, u)
         return verify_logits(accept_standard, logits, self.sampling, drafts.q, drafts.tokens, u)
 
-    def _uniforms(self, drafts: DraftBatch) -> torch.Tensor:
+    def _uniforms(self, drafts: DraftBatch, rows: Sequence[Row]) -> torch.Tensor:
         n, k = drafts.tokens.shape
+        if self.generator_of is not None:
+            draws = [
+                torch.rand(k + 1, dtype=torch.float64, device=self.target.device, generator=row.generator)
+                for row in rows
+            ]
+            return torch.stack(draws)
         return torch.rand((n, k + 1), dtype=torch.float64, device=self.target.device, generator=self.generator)
 
     def _commit(self, rows: Sequence[Row], places: torch.Tensor, outcome: Outcome, cache: Cache) -> None:

@@ -1,10 +1,12 @@
 """Measure draft sources on prompts: run the loop, keep every step, time single passes, and put the two together."""
 
 import dataclasses
+import hashlib
 import json
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -16,6 +18,7 @@ from specplan.decide.measured_speed import MeasuredSpeed, PassTimes, measured_sp
 from specplan.errors import InputError
 from specplan.files.lines import BrokenLog, read_lines
 from specplan.files.writing import Lines
+from specplan.formulas.speedup import paired_speedup
 from specplan.harness.causal_lm import CausalLM
 from specplan.harness.loop import Generated, Request, SpeculativeLoop
 from specplan.harness.pass_times import PassClock
@@ -61,7 +64,8 @@ class Settings:
 class Measurement:
     """What was measured: one row per source and tag, the plain run's rows, and where the records are.
 
-    `engine` holds the rows of a run inside an engine, whose parts are not timed apart; `speeds` is empty then.
+    `warm_up_s` is what each source took before the clock ran: kernels compiled, shapes and caches made. `engine` holds
+    the rows of a run inside an engine, whose parts are not timed apart; `speeds` is empty then.
     """
 
     inputs: dict[str, Any]
@@ -72,6 +76,7 @@ class Measurement:
     mean_context_len: int
     folder: Path
     engine: tuple[EngineSpeed, ...] = ()
+    warm_up_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def passes(self) -> dict[int, float]:
@@ -95,10 +100,13 @@ def measure(
     names: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Measurement:
-    """Run every source, plain decoding first, over all requests, and compare speed with what the parts predict.
+    """Run every source and plain decoding over all requests, and compare speed with what the parts predict.
 
-    Steps are written to `folder` as they come; a killed run goes on where it stopped, at the first unfinished request,
-    with shared stores filled again by what the finished ones emitted.
+    Each source is warmed up before the clock runs. Sources take turns, a request each, and the order of the turns
+    changes from round to round, so that a change of the machine's speed falls on all alike. Steps are written to
+    `folder` as they come; a killed run goes on where it stopped, with shared stores filled again by what the finished
+    requests emitted. A request's draws come from its own generator, by seed, source and id: a run that was killed and
+    taken up equals one that was not.
 
     Parameters
     ----------
@@ -147,16 +155,21 @@ def measure(
             Outputs(folder / OUTPUTS_FILE, writer.done) as out,
             _Clocks(folder / PASSES_FILE, drafts, ordered, requests, settings, resumed=bool(writer.done)) as clocks,
         ):
-            for source in ordered:
-                before = sum((source.spelling, r.id) in writer.done for r in requests)
-                left = _run(drafts, source, requests, settings, stop_ids, out.earlier(source.spelling))
-                for n, generated in enumerate(left, before + 1):
-                    writer.write(generated.steps)
-                    out.write(source.spelling, generated)
-                    clocks.round(source, len(generated.request.prompt) + len(generated.tokens) // 2)
-                    writer.finish(source.spelling, generated.request.id)
-                    if progress is not None:
-                        progress(source.spelling, n, len(requests))
+            done = {s.spelling: sum((s.spelling, r.id) in writer.done for r in requests) for s in ordered}
+            runs = [
+                (
+                    source,
+                    _run(drafts, source, requests, settings, stop_ids, out.earlier(source.spelling), clocks.warmed),
+                )
+                for source in ordered
+            ]
+            for source, generated in _in_turn(runs, done):
+                writer.write(generated.steps)
+                out.write(source.spelling, generated)
+                clocks.round(source, len(generated.request.prompt) + len(generated.tokens) // 2)
+                writer.finish(source.spelling, generated.request.id)
+                if progress is not None:
+                    progress(source.spelling, done[source.spelling], len(requests))
     else:
         check_inputs(steps_path, inputs)
     return _put_together(ordered, list(read_steps(steps_path)), _read_lines(folder / PASSES_FILE), inputs, folder)
@@ -219,6 +232,7 @@ def _run(
     settings: Settings,
     stop_ids: frozenset[int],
     earlier: Sequence[Mapping[str, Any]],
+    warmed: Callable[[Source, float], None],
 ) -> Iterator[Generated]:
     done = {row["id"] for row in earlier}
     left = [r for r in requests if r.id not in done]
@@ -226,23 +240,63 @@ def _run(
         return
     capacity = max(len(r.prompt) for r in requests) + settings.max_tokens + draft_length(source) + 2
     sampling = Sampling(temperature=settings.temperature)
-    generator = torch.Generator(device=drafts.target.device).manual_seed(settings.seed)
-    drafter = drafts.drafter(source, batch=settings.batch, capacity=capacity, sampling=sampling, generator=generator)
-    for row in earlier:
-        drafter.remember(row["id"], row["prompt_token_ids"], row["emitted_token_ids"])
-    loop = SpeculativeLoop(
-        target=drafts.target,
-        drafter=drafter,
-        source=source.spelling,
-        max_tokens=settings.max_tokens,
-        capacity=capacity,
-        stop_ids=stop_ids,
-        sampling=sampling,
-        rule=settings.rule,
-        batch=settings.batch,
-        generator=generator,
-    )
-    yield from loop.run(left)
+    device = drafts.target.device
+
+    def draws(request: str) -> torch.Generator:
+        name = f"{settings.seed}/{source.spelling}/{request}".encode()
+        seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 1
+        return torch.Generator(device=device).manual_seed(seed)
+
+    def loop(max_tokens: int, remembered: Sequence[Mapping[str, Any]]) -> SpeculativeLoop:
+        shared = draws("")
+        drafter = drafts.drafter(source, batch=settings.batch, capacity=capacity, sampling=sampling, generator=shared)
+        for row in remembered:
+            drafter.remember(row["id"], row["prompt_token_ids"], row["emitted_token_ids"])
+        return SpeculativeLoop(
+            target=drafts.target,
+            drafter=drafter,
+            source=source.spelling,
+            max_tokens=max_tokens,
+            capacity=capacity,
+            stop_ids=stop_ids,
+            sampling=sampling,
+            rule=settings.rule,
+            batch=settings.batch,
+            generator=shared,
+            generator_of=draws,
+        )
+
+    began = time.perf_counter()
+    first = left[0]
+    # A prompt that repeats itself drafts with every matcher; what this run emits is forgotten with its store.
+    warm = [Request(id=f"warm-up {i}", prompt=first.prompt, tag=first.tag) for i in range(2 * settings.batch)]
+    for _ in loop(min(_WARM_TOKENS, settings.max_tokens), ()).run(warm):
+        pass
+    warmed(source, time.perf_counter() - began)
+    yield from loop(settings.max_tokens, earlier).run(left)
+
+
+_WARM_TOKENS: Final = 8
+
+
+def _in_turn(
+    runs: Sequence[tuple[Source, Iterator[Generated]]], done: dict[str, int]
+) -> Iterator[tuple[Source, Generated]]:
+    """What the runs yield, always from one that is furthest behind; the order among equals turns by one each round.
+
+    `done` counts the requests of each that are finished, and is kept.
+    """
+    left = list(range(len(runs)))
+    while left:
+        behind = min(done[runs[i][0].spelling] for i in left)
+        turn = min((i for i in left if done[runs[i][0].spelling] == behind), key=lambda i: (i - behind) % len(runs))
+        source, run = runs[turn]
+        generated = next(run, None)
+        if generated is None:
+            left.remove(turn)
+            continue
+        done[source.spelling] += 1
+        yield source, generated
 
 
 class _Clocks:
@@ -268,6 +322,11 @@ class _Clocks:
         self._widths = sorted(doubled | {1 + draft_length(s) for s in sources})
         kept = _read_lines(path) if resumed and path.exists() else []
         self._lines = Lines(path, lambda: map(json.dumps, kept))
+
+    def warmed(self, source: Source, seconds: float) -> None:
+        """Note what warming up took."""
+        self._lines.write({"source": source.spelling, "warm_up_s": seconds})
+        self._lines.flush()
 
     def round(self, source: Source, context_len: int) -> None:
         """Time one round behind `context_len` tokens, for `source`."""
@@ -344,9 +403,13 @@ def _put_together(
     inputs: dict[str, Any],
     folder: Path,
 ) -> Measurement:
-    plain = {
-        tag: summarise(Tally.of_steps(rows), source="none", tag=tag) for tag, rows in by_tag(steps, "none").items()
-    }
+    plain_steps = by_tag(steps, "none")
+    plain = {tag: summarise(Tally.of_steps(rows), source="none", tag=tag) for tag, rows in plain_steps.items()}
+    warm_up: dict[str, float] = {}
+    for row in rounds:
+        if "warm_up_s" in row:
+            warm_up[row["source"]] = warm_up.get(row["source"], 0.0) + row["warm_up_s"]
+    rounds = [row for row in rounds if "target_s" in row]
     speeds = []
     for source in sources[1:]:
         passes = _pass_times([row for row in rounds if row["source"] == source.spelling])
@@ -362,18 +425,47 @@ def _put_together(
                     plain_tokens_per_s=_tokens_per_s(base),
                     plain_host_s=base.host_s / base.steps,
                     nodes=isinstance(source, SglangNgramSource),
+                    halves=_halves(rows),
+                    paired=paired_speedup(*_per_request(rows, plain_steps[tag])),
                 )
             )
     everything = _pass_times(rounds)
     return Measurement(
         inputs=inputs,
         speeds=tuple(speeds),
+        warm_up_s=warm_up,
         plain=tuple(plain.values()),
         pass_widths=everything.widths,
         pass_s=everything.target_s,
         mean_context_len=round(statistics.mean(row["context"] for row in rounds)),
         folder=folder,
     )
+
+
+def _halves(rows: Sequence[StepRecord]) -> tuple[MeasuredSource, MeasuredSource] | None:
+    """Summaries of every second request and of the others; None of a single request."""
+    names = list(dict.fromkeys(row.request for row in rows))
+    if len(names) < 2:
+        return None
+    even = set(names[::2])
+    parts = [r for r in rows if r.request in even], [r for r in rows if r.request not in even]
+    first, second = (summarise(Tally.of_steps(part), source=part[0].source) for part in parts)
+    return first, second
+
+
+def _per_request(
+    rows: Sequence[StepRecord], plain: Sequence[StepRecord]
+) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Tokens and seconds of each request that both ran: of the source, then of plain decoding."""
+    sums: dict[str, list[float]] = {}
+    for offset, part in ((0, rows), (2, plain)):
+        for row in part:
+            at = sums.setdefault(row.request, [0.0] * 4)
+            at[offset] += row.emitted
+            at[offset + 1] += (row.draft_s or 0.0) + (row.verify_s or 0.0) + (row.host_s or 0.0)
+    both = [s for s in sums.values() if s[1] > 0 and s[3] > 0]
+    first, second, third, fourth = ([s[i] for s in both] for i in range(4))
+    return first, second, third, fourth
 
 
 def _tokens_per_s(tally: Tally) -> float:

@@ -36,6 +36,9 @@ def speed_entry(s: MeasuredSpeed) -> dict[str, Any]:
         "v": s.v,
         "v_by_width": [{"width": width, "v": v} for width, v in s.widths],
         "measured_speedup": s.speedup,
+        "measured_speedup_low": s.speedup_low,
+        "measured_speedup_high": s.speedup_high,
+        "verdict": s.verdict,
         "predicted_speedup": s.predicted_speedup,
         "predicted_tokens_per_s": s.predicted_tokens_per_s,
         "predicted_tokens_per_step": s.predicted_emitted,
@@ -64,6 +67,7 @@ def measure_document(
     passes: Mapping[int, float],
     context_len: int,
     engine: Sequence[EngineSpeed] = (),
+    warm_up_s: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The document that ``specplan measure --json`` prints and writes."""
     return {
@@ -71,6 +75,7 @@ def measure_document(
         "inputs": dict(inputs),
         "sources": [*(speed_entry(s) for s in speeds), *(engine_entry(s) for s in engine)],
         "plain": [measured_entry(m) for m in plain],
+        "warm_up_s": dict(warm_up_s or {}),
         "pass_times": {
             "context": context_len,
             "widths": list(passes),
@@ -83,7 +88,11 @@ def measure_document(
 
 
 def print_measurement(
-    speeds: Sequence[MeasuredSpeed], passes: Mapping[int, float], context_len: int, console: Console
+    speeds: Sequence[MeasuredSpeed],
+    passes: Mapping[int, float],
+    context_len: int,
+    console: Console,
+    warm_up_s: Mapping[str, float] | None = None,
 ) -> None:
     """Acceptance, speed, and one sentence per source."""
     print_measured([s.measured for s in speeds], console)
@@ -100,7 +109,7 @@ def print_measurement(
             s.measured.source,
             s.measured.tag,
             f"{s.tokens_per_s:.1f}",
-            f"{s.speedup:.2f}x",
+            f"{s.speedup:.2f}x" + ("" if s.speedup_low is None else f" ({s.speedup_low:.2f}-{s.speedup_high:.2f})"),
             f"{s.predicted_speedup:.2f}x",
             "0 (host)" if s.c is None else f"{s.c:.3f}",
             f"{s.v:.2f}",
@@ -116,6 +125,9 @@ def print_measurement(
         style="dim",
         highlight=False,
     )
+    if warm_up_s:
+        spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in warm_up_s.items())
+        print_line(f"warmed up before the clock ran (kernels compiled, caches made): {spent}", console)
     for s in speeds:
         print_line(s.sentence, console)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specplan.errors import InputError
 from specplan.formulas import indifference as ind
 from specplan.formulas.emitted import expected_emitted
-from specplan.formulas.speedup import length_step_cost, operations_factor, speedup, step_cost
+from specplan.formulas.speedup import length_step_cost, operations_factor, paired_speedup, speedup, step_cost
 
 C_70B, C_8B = 0.0177801, 0.164664  # Llama-3.2-1B against Llama-3-70B and Llama-3-8B, by streamed bytes
 
@@ -206,3 +206,18 @@ def test_ties_do_not_import_an_optimizer() -> None:
     program = "import sys, specplan.formulas.indifference; print('scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_paired_speedup_of_equal_runs_is_1_within_its_interval() -> None:
+    """Requests differ by a factor of four, and the machine slows down tenfold while they run: pairs share both."""
+    rng = np.random.default_rng(0)
+    inside = widths = 0
+    for _ in range(200):
+        machine = np.geomspace(1.0, 10.0, 12) * rng.lognormal(0.0, 0.05, 12)
+        tokens = rng.integers(20, 80, 12)
+        own, plain = (tokens * machine * rng.lognormal(0.0, 0.05, 12) for _ in range(2))
+        _, low, high = paired_speedup(tokens, own, tokens, plain)
+        inside += low <= 1.0 <= high
+        widths += high - low
+    assert 0.91 <= inside / 200 <= 0.99
+    assert widths / 200 < 0.15

@@ -95,7 +95,10 @@ def test_a_killed_run_goes_on_and_counts_nothing_twice(target: Llama, tmp_path: 
         file.write('{"source": "torn')
     seen: list[tuple[str, int]] = []
     found = run(target, tmp_path, progress=lambda source, done, _: seen.append((source, done)))
-    assert seen[0] == (SOURCES[1].spelling, 5)
+    # sources take turns: none is more than a request ahead of another, and nothing is run twice
+    first = {name: min(n for source, n in seen if source == name) for name, _ in seen}
+    assert set(first.values()) <= {4, 5}
+    assert sorted(seen) == sorted((name, n) for name, start in first.items() for n in range(start, len(REQUESTS) + 1))
     whole = tmp_path / "whole"
     at_once = run(target, whole)
     assert outputs(tmp_path) == outputs(whole)
@@ -104,6 +107,72 @@ def test_a_killed_run_goes_on_and_counts_nothing_twice(target: Llama, tmp_path: 
         return [(s.measured.source, s.measured.tag, s.measured.tally.emitted_tokens) for s in m.speeds]
 
     assert counts(found) == counts(at_once)
+
+
+def test_at_temperature_1_a_killed_run_is_the_same_run(target: Llama, tmp_path: Path) -> None:
+    """Draws belong to a request: what ran before a kill, or beside, changes none of them."""
+
+    class KilledError(Exception):
+        pass
+
+    settings = dataclasses.replace(SETTINGS, temperature=1.0)
+    sources = [*SOURCES[:2], read_source("draft:drop=1,k=2,sample=probabilistic")]
+    whole = measure(target, sources, REQUESTS, tmp_path / "whole", settings=settings)
+    for after in (1, 7, 13, 22):
+        calls = 0
+
+        def kill(*_: object, after: int = after) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == after:
+                raise KilledError
+
+        folder = tmp_path / str(after)
+        with pytest.raises(KilledError):
+            measure(target, sources, REQUESTS, folder, settings=settings, progress=kill)
+        again = measure(target, sources, REQUESTS, folder, settings=settings)
+        assert outputs(folder) == outputs(tmp_path / "whole")
+        for s, w in zip(again.speeds, whole.speeds, strict=True):
+            assert s.measured.tally.accepted_histogram == w.measured.tally.accepted_histogram
+
+
+def test_the_clock_runs_on_warm_sources(target: Llama, tmp_path: Path) -> None:
+    found = run(target, tmp_path)
+    assert set(found.warm_up_s) == {"none", *(s.spelling for s in SOURCES)}
+    assert all(seconds > 0 for seconds in found.warm_up_s.values())
+
+
+def timed_source(draft_s: float, verify_s: float, accepted: int, paired: tuple[float, float, float]):
+    measured = summarise(Tally.of_steps(steps(3, [accepted] * 8, (draft_s, verify_s, 0.0))), source="s")
+    passes = PassTimes(widths=(1, 4), target_s=(0.01, 0.012))
+    return measured_speed(measured, kappa=3, passes=passes, plain_tokens_per_s=100.0, plain_host_s=0.0, paired=paired)
+
+
+@pytest.mark.parametrize(
+    ("paired", "verdict"),
+    [
+        ((2.0, 1.8, 2.2), "pays"),
+        ((1.05, 0.95, 1.15), "uncertain"),
+        ((0.8, 0.7, 0.9), "does not pay"),
+        ((2.0, float("nan"), float("nan")), "uncertain"),
+        ((4.0, 3.5, 4.5), "impossible"),  # at 3 tokens per step
+    ],
+)
+def test_the_verdict_is_the_intervals(paired: tuple[float, float, float], verdict: str) -> None:
+    s = timed_source(0.0, 0.015, 2, paired)
+    assert s.verdict == verdict
+    assert verdict in s.sentence
+
+
+def test_a_prediction_takes_nothing_from_the_steps_that_it_predicts() -> None:
+    """Half of the requests accept all and draft slowly, half accept nothing: each half is predicted by the other."""
+    fast = summarise(Tally.of_steps(steps(3, [3] * 8, (0.002, 0.01, 0.0))), source="s")
+    slow = summarise(Tally.of_steps(steps(3, [0] * 4, (0.008, 0.01, 0.0))), source="s")
+    both = summarise(fast.tally + slow.tally, source="s")
+    passes = PassTimes(widths=(1, 4), target_s=(0.01, 0.012))
+    s = measured_speed(both, kappa=3, passes=passes, plain_tokens_per_s=100.0, plain_host_s=0.0, halves=(fast, slow))
+    assert s.predicted_emitted == pytest.approx((8 * 1 + 4 * 4) / 12)
+    assert s.predicted_step_s == pytest.approx((8 * 0.008 + 4 * 0.002) / 12 + 0.012)
 
 
 def test_a_finished_run_is_read_again_without_running(target: Llama, tmp_path: Path) -> None:
@@ -119,12 +188,16 @@ def test_a_finished_run_is_read_again_without_running(target: Llama, tmp_path: P
 def test_passes_are_timed_between_requests(target: Llama, tmp_path: Path) -> None:
     run(target, tmp_path)
     rows = [json.loads(line) for line in (tmp_path / PASSES_FILE).read_text().splitlines()]
+    assert sorted(row["source"] for row in rows if "warm_up_s" in row) == sorted(
+        ["none", *(s.spelling for s in SOURCES)]
+    )
+    rows = [row for row in rows if "target_s" in row]
     assert len(rows) == 4 * len(REQUESTS)
     assert all(set(row["target_s"]) >= {"1", "9"} for row in rows)
     assert {row["source"] for row in rows if "draft_s" in row} == {SOURCES[2].spelling}
     (tmp_path / STEPS_FILE).unlink()
     run(target, tmp_path)  # a run anew, not a resumed one: it keeps no round of the run before
-    assert len((tmp_path / PASSES_FILE).read_text().splitlines()) == len(rows)
+    assert sum("target_s" in line for line in (tmp_path / PASSES_FILE).read_text().splitlines()) == len(rows)
 
 
 def steps(drafted: int, accepted: list[int], seconds: tuple[float, float, float]) -> list[StepRecord]:
