@@ -18,7 +18,9 @@ def formula_functions() -> dict[str, list[str]]:
         loaded = importlib.import_module(f"specplan.formulas.{module.name}")
         found[module.name] = [
             name
-            for name, member in inspect.getmembers(loaded, inspect.isfunction)
+            for name, member in inspect.getmembers(
+                loaded, lambda m: inspect.isfunction(inspect.unwrap(m) if callable(m) else m)
+            )
             if member.__module__ == loaded.__name__ and not name.startswith(("_", "checked_"))
         ]
     return found

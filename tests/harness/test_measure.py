@@ -249,7 +249,7 @@ def test_steps_without_a_draft_count_as_plain_ones() -> None:
         ("draft:drop=15-12", "12-15"),
         ("draft:drop=x", "layers"),
         ("draft:first=0", "first"),
-        ("draft:drop=1,k=0", "k must"),
+        ("draft:drop=1,k=0", "whole number"),
         ("draft:drop=1,sample=warm", "greedy"),
         ("draft:drop=1,size=3", "size"),
         ("ngrm", "ngram"),
