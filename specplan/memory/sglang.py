@@ -235,7 +235,8 @@ def cells(model: Model, layers: tuple[Layer, ...], kv_cache_dtype: str, tp: int,
     out = Cells()
     for layer in layers:
         match layer.mixer:
-            case Attention(shares_kv=False) as a:
+            case Attention() as a:
+                # A layer that reads an earlier one's cache has rows of its own all the same (Gemma-4 E4B's pools).
                 heads = kv_heads_per_rank(a.kv_heads, tp)
                 k, v = heads * a.head_dim * size, heads * a.value_dim * size
                 if a.window is not None:

@@ -68,7 +68,7 @@ def test_a_refused_start_exits_with_one(specplan: Run) -> None:
         (("blocks",), "name a target"),
         (("blocks", "llama3-8b", "--engine", "tgi"), "one of vllm, sglang"),
         (("blocks", "llama3-8b", "--engine-version", "0.99"), "0.8 to 0.32"),
-        (("blocks", "llama3-8b", "--speculative-config", "{"), "is not JSON"),
+        (("blocks", "llama3-8b", "--speculative-config", "{"), "not JSON"),
         (("blocks", "llama3-8b", "--mem-fraction-static", "0.8"), "SGLang's"),
         (("blocks", "llama3-8b", "--engine", "sglang", "--gpu-memory-utilization", "0.8"), "vLLM's"),
         (("blocks", "llama3-8b", "--activation-peak", "1.9"), "has no unit"),

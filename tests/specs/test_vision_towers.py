@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from specplan.specs.huggingface.vision import import_served, tower_beside, vision_tower
 
@@ -84,3 +85,39 @@ def test_a_served_model_holds_the_tower_beside_the_decoder() -> None:
     }  # fmt: skip
     model = import_served({**_gemma(2560), "text_config": text}, "gemma-3-4b")
     assert sum(w.size * w.copies for w in model.extra if w.component == "vision") == 419_816_304
+
+
+def _params(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_llama_4s_and_qwen_omnis_towers_against_their_modules() -> None:
+    from transformers.models.llama4.configuration_llama4 import Llama4VisionConfig
+    from transformers.models.llama4.modeling_llama4 import Llama4VisionModel
+    from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeAudioEncoderConfig
+    from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeAudioEncoder
+
+    llama = Llama4VisionConfig(
+        hidden_size=1408, intermediate_size=5632, num_hidden_layers=34, num_attention_heads=16, patch_size=14,
+        image_size=336, projector_input_dim=4096, projector_output_dim=4096, vision_output_dim=4096,
+    )  # fmt: skip
+    audio = Qwen3OmniMoeAudioEncoderConfig()
+    with torch.device("meta"):
+        sizes = _params(Llama4VisionModel(llama)), _params(Qwen3OmniMoeAudioEncoder(audio))
+    found = vision_tower(
+        {"model_type": "llama4", "text_config": {"hidden_size": 5120}, "vision_config": llama.to_dict()}
+    )
+    assert found is not None
+    assert found.params == sizes[0] + 4096 * 5120  # and the projection to the decoder
+    omni = {"text_config": {"hidden_size": 2048}, "vision_config": QWEN, "audio_config": audio.to_dict()}
+    both = vision_tower({"model_type": "qwen3_omni_moe", "thinker_config": omni})
+    assert both is not None
+    assert sum(w.size * w.copies for w in both.weights if w.component == "audio") == sizes[1]
+
+
+def test_a_tower_of_unknown_make_is_counted_with_a_bound() -> None:
+    vision = {"hidden_size": 1280, "num_hidden_layers": 32, "intermediate_size": 5120, "patch_size": 14}
+    found = vision_tower({"model_type": "new_vl", "text_config": {"hidden_size": 6144}, "vision_config": vision})
+    assert found is not None
+    assert found.params == pytest.approx(0.69e9, rel=0.01)
+    assert "1.28 GiB in 16 bits (from 1.15 to 1.77)" in found.guessed
