@@ -1,6 +1,7 @@
 """`specplan blocks`."""
 
 import sys
+from typing import Any
 
 import typer
 
@@ -85,61 +86,51 @@ def blocks(
 
     Exit code 1 when the engine would refuse to start, or did in the log.
     """
-    from specplan import units
-    from specplan.cli.source_option import one_source
-    from specplan.decide.blocks_request import BlocksRequest, predict_blocks, told_beside
-    from specplan.report import blocks_table, json_document
-    from specplan.report.console import Console
-
-    def size(text: str | None) -> float | None:
-        return None if text is None else units.parse(text, "memory")
+    from specplan.api.blocks import blocks as ask
+    from specplan.api.blocks import request_of, size_of
 
     def pool_bytes(text: str | None) -> int | None:
-        if text is not None and text.strip().isdigit():
-            return int(text)  # as vLLM takes it
-        return None if text is None else int(units.parse(text, "memory"))
+        # bare digits are bytes, as vLLM takes them
+        return (
+            int(text)
+            if text is not None and text.strip().isdigit()
+            else None
+            if text is None
+            else int(size_of(text) or 0)
+        )
 
-    length = (
-        None if max_model_len is None else -1 if max_model_len.strip() == "-1" else units.parse_count(max_model_len)
-    )
-    request = BlocksRequest(
-        target=target,
-        draft=draft,
-        gpu=gpu,
-        gpu_memory=size(gpu_memory),
-        engine=engine,
-        engine_version=engine_version,
-        common={"tp": tp, "pp": pp, "expert_parallel": expert_parallel, "dtype": dtype, "quantization": quantization,
-                "kv_cache_dtype": kv_cache_dtype, "weights": size(weights)},
-        vllm={"dcp": dcp, "pcp": pcp, "dp": dp, "gpu_memory_utilization": gpu_memory_utilization,
-              "max_model_len": length, "max_num_seqs": max_num_seqs,
-              "max_num_batched_tokens": max_num_batched_tokens, "block_size": block_size,
-              "kv_cache_memory_bytes": pool_bytes(kv_cache_memory), "language_model_only": language_model_only,
-              "num_gpu_blocks_override": num_gpu_blocks_override, "enable_prefix_caching": prefix_caching,
-              "state_dtype": state_dtype, "state_cache": state_cache,
-              "enforce_eager": enforce_eager, "hybrid_kv_cache_manager": False if hybrid_off else None,
-              "custom_all_reduce": custom_all_reduce, "offline": offline, "multimodal_tokens": mm_tokens,
-              "multimodal_values": mm_values, "extra_weights": size(extra_weights),
-              "activation_peak": size(activation_peak), "non_torch": size(non_torch), "cuda_graph": size(cuda_graphs)},
-        sglang={"mem_fraction_static": mem_fraction_static, "context_length": length,
-                "max_running_requests": max_num_seqs, "chunked_prefill_size": max_num_batched_tokens,
-                "page_size": block_size, "max_total_tokens": max_total_tokens, "disable_cuda_graph": enforce_eager,
-                "free_before_load": size(free_before_load)},
-        speculative_config=speculative_config,
-        kappa=kappa,
-        algorithm=speculative_algorithm,
-        algorithm_draft=speculative_draft,
-        num_steps=speculative_num_steps,
-        eagle_topk=speculative_eagle_topk,
-        num_draft_tokens=speculative_num_draft_tokens,
-        source=None if source is None else one_source(source),
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "target": target, "accelerator": gpu, "draft": draft, "source": source, "gpu_memory": gpu_memory,
+        "engine": engine, "engine_version": engine_version, "tp": tp, "pp": pp, "expert_parallel": expert_parallel,
+        "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype,
+        "gpu_memory_utilization": gpu_memory_utilization, "mem_fraction_static": mem_fraction_static,
+        "max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,
+        "block_size": block_size, "enforce_eager": enforce_eager, "kappa": kappa,
+        "speculative_config": speculative_config, "speculative_algorithm": speculative_algorithm,
+        "speculative_draft": speculative_draft, "speculative_num_steps": speculative_num_steps,
+        "speculative_eagle_topk": speculative_eagle_topk, "speculative_num_draft_tokens": speculative_num_draft_tokens,
+        "weights": weights,
+    }  # fmt: skip
+    flags = {
+        "dcp": dcp, "pcp": pcp, "dp": dp, "kv_cache_memory_bytes": pool_bytes(kv_cache_memory),
+        "language_model_only": language_model_only, "num_gpu_blocks_override": num_gpu_blocks_override,
+        "enable_prefix_caching": prefix_caching, "state_dtype": state_dtype, "state_cache": state_cache,
+        "hybrid_kv_cache_manager": False if hybrid_off else None, "custom_all_reduce": custom_all_reduce,
+        "offline": offline, "multimodal_tokens": mm_tokens, "multimodal_values": mm_values,
+        "extra_weights": size_of(extra_weights), "activation_peak": size_of(activation_peak),
+        "non_torch": size_of(non_torch), "cuda_graph": size_of(cuda_graphs),
+        "max_total_tokens": max_total_tokens, "free_before_load": size_of(free_before_load),
+    }  # fmt: skip
+    given["flags"] = {name: value for name, value in flags.items() if value is not None}
     if from_log is not None:
+        from specplan.decide.blocks_request import told_beside
         from specplan.decide.startup_log import check_log
         from specplan.ingest.startup_logs import read_startup_log
+        from specplan.report import blocks_table, json_document
+        from specplan.report.console import Console
 
         log = read_startup_log(sys.stdin.buffer if from_log == "-" else from_log)
-        check = check_log(log, "standard input" if from_log == "-" else from_log, told_beside(request))
+        check = check_log(log, "standard input" if from_log == "-" else from_log, told_beside(request_of(given)))
         if json:
             typer.echo(json_document.render(blocks_table.check_document(check)))
         else:
@@ -147,10 +138,7 @@ def blocks(
         if check.refusals:
             raise typer.Exit(1)
         return
-    report = predict_blocks(request)
-    if json:
-        typer.echo(json_document.render(blocks_table.blocks_document(report)))
-    else:
-        blocks_table.print_blocks(report, Console())
+    report = ask(**given)
+    options.answer(report, json=json)
     if not report.starts:
         raise typer.Exit(1)

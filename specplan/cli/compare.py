@@ -42,7 +42,7 @@ def compare(
     A source without an acceptance is answered with the one that it needs. Exits with 1 if nothing fits.
     """
     from specplan import units
-    from specplan.cli.source_option import load_sources, load_tables
+    from specplan.api.sources import load_sources, load_tables
     from specplan.decide.compare import compare as plan
     from specplan.errors import InputError
     from specplan.specs.catalog import load_model

@@ -38,27 +38,13 @@ def cost(
     Without a draft the target is priced alone. Every figure says whether it is exact, derived, measured or assumed.
     Exits with 1 if the weights leave no room for a cache.
     """
-    from specplan import units
-    from specplan.decide import cost as plan
-    from specplan.errors import InputError
-    from specplan.specs.catalog import load_draft, load_model
-    from specplan.specs.hardware import load_accelerator
-    from specplan.values import formats
+    from specplan.api.cost import cost as ask
 
-    model = load_model(target)
-    drafter, spoken = None if draft is None else load_draft(draft, model), None
-    if source is not None:
-        if draft is not None or alpha is not None:
-            raise InputError("give either --source, with its alpha in it, or --draft and --alpha")
-        from specplan.cli.source_option import one_source
-
-        spoken = one_source(source, target=model)
-        kappa, drafter = spoken.kappa or kappa, spoken.model
-    report = plan.cost(
-        model,
-        load_accelerator(gpu),
-        draft=drafter,
-        source=spoken,
+    report = ask(
+        target,
+        gpu,
+        draft=draft,
+        source=source,
         engine=engine,
         engine_version=engine_version,
         tp=tp,
@@ -66,21 +52,13 @@ def cost(
         kappa=kappa,
         alpha=alpha,
         batch=batch,
-        context_len=0 if context is None else units.parse_count(context),
-        max_model_len=None if max_model_len is None else units.parse_count(max_model_len),
+        context_len=context or 0,
+        max_model_len=max_model_len,
         gpu_memory_utilization=utilization,
         memory_source=memory,
-        workspace_bytes=units.parse(workspace, "memory"),
-        kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
+        workspace=workspace,
+        kv_cache_dtype=kv_cache_dtype,
     )
-    if json:
-        from specplan.report import cost_report, json_document
-
-        typer.echo(json_document.render(cost_report.cost_document(report)))
-    else:
-        from specplan.report.console import Console
-        from specplan.report.cost_report import print_cost
-
-        print_cost(report, Console())
+    options.answer(report, json=json)
     if report.engine is not None and not report.engine.fits:
         raise typer.Exit(1)

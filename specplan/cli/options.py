@@ -36,3 +36,15 @@ KAPPA: Any = typer.Option(3, "--num-speculative-tokens", "-k", help="Drafted tok
 MAX_KAPPA: Any = typer.Option(8, "--max-k", help="Longest draft that is tried for the best.")
 RIDGE: Any = typer.Option(None, "--ridge", help="Ridge in positions, where no target is named.")
 JSON: Any = typer.Option(False, "--json", help="One JSON document and nothing else.")
+
+
+def answer(found: Any, *, json: bool, **shown: Any) -> None:
+    """Print an answer as its document or as its tables."""
+    if json:
+        from specplan.report.json_document import text_of
+
+        typer.echo(text_of(found.to_dict()))
+        return
+    from specplan.report.console import Console
+
+    found.show(Console(), **shown)

@@ -47,82 +47,46 @@ def plane(
     A draft model's c follows from models and card. Its alpha is free unless --alpha gives one; then its indifference
     curve is followed down to c = 0, where a free draft would tie with it.
     """
-    from specplan import units
-    from specplan.cli.source_option import Place, load_sources, picture_width, scenes
-    from specplan.decide.documents import shortest_measured
-    from specplan.decide.plane import planes_of
-    from specplan.decide.sweep import axis_named, default_axis, sweep
-    from specplan.report import plane_report
+    from specplan.api.plane import plane as ask
+    from specplan.api.sources import picture_width
     from specplan.report.output_file import ARRAYS, PICTURES, output_path
     from specplan.units import read_numbers
 
-    axis = None if kind == "plane" else axis_named(kind)
     picture = None if output is None else output_path(output, PICTURES)
     arrays = None if data is None else output_path(data, ARRAYS)
     inches = picture_width(width)
-    given = load_sources([*source, *points], models=False)
-    if kappa is None:
-        kappa = 3 if draft else shortest_measured(given) or 3
-    place = Place(
-        gpu=gpu,
+    found = ask(
+        targets or [],
+        gpu,
+        sources=[*source, *points],
+        draft=draft,
+        alpha=alpha,
+        c=cost,
+        kappa=kappa,
         tp=tp,
-        kv_cache_dtype=kv_cache_dtype,
+        batch=batch,
+        context_len=context,
+        kind=kind,
+        x_max=x_max,
+        c_max=c_max,
+        log_c=log_c,
+        levels=read_numbers(levels, "--levels", 0.0) if levels else (),
+        cells=cells,
+        engine=engine,
         layer=layer,
         measured=measured or (),
-        engine=engine,
-        batch=batch,
-        context_len=units.parse_count(context),
+        kv_cache_dtype=kv_cache_dtype,
         ridge=ridge,
-        kappa=kappa,
     )
-    found = scenes(place, targets or [], drafts=draft, sources=given, alphas=alpha, costs=cost)
-    if axis is None:
-        drawn = planes_of(
-            found,
-            kappa=kappa,
-            batch=batch,
-            context_len=place.context_len,
-            levels=read_numbers(levels, "--levels", 0.0) if levels else None,
-            c_max=c_max,
-            scale="log" if log_c else "linear",
-            cells=cells,
-        )
-        document = plane_report.plane_document(drawn, with_grid=arrays is not None)
-        rows = plane_report.plane_rows(drawn)
-    else:
-        placed = [entry for scene in found for entry in scene.placed]
-        xs = default_axis(axis, None if x_max is None else units.parse_count(x_max))
-        swept = sweep(axis, placed, xs=xs, batch=batch, context_len=place.context_len)
-        document = plane_report.sweep_document(swept, found)
-        rows = plane_report.sweep_rows(swept)
     if picture is not None:
         # matplotlib is imported only for a picture
         from specplan.report.picture import save
-        from specplan.report.plane_plot import draw_planes
-        from specplan.report.sweep_plot import draw_sweep
 
-        figure = (
-            draw_planes(drawn, title=title, width=inches)
-            if axis is None
-            else draw_sweep(swept, title=title, width=inches)
-        )
-        save(figure, picture, title or f"specplan plane, {kind}")
+        save(found.plot(title=title, width=inches), picture, title or f"specplan plane, {kind}")
     if arrays is not None:
-        plane_report.write_data(arrays, document, rows)
-    if json:
-        from specplan.report import json_document
-
-        typer.echo(json_document.render(document))
-        return
-    from specplan.report.console import Console
-
-    if targets:
-        typer.echo(place.where)
-    if axis is None:
-        plane_report.print_planes(drawn, Console())
-    else:
-        plane_report.print_sweep(swept, Console())
-        plane_report.print_notes(document, Console())
-    for written in (output, data):
-        if written is not None:
-            typer.echo(f"wrote {written}")
+        found.write_arrays(arrays)
+    options.answer(found, json=json)
+    if not json:
+        for written in (output, data):
+            if written is not None:
+                typer.echo(f"wrote {written}")

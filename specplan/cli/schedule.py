@@ -32,7 +32,7 @@ def schedule(
     Exits with 1, without a command, if not one request fits.
     """
     from specplan import units
-    from specplan.cli.source_option import load_tables, one_source
+    from specplan.api.sources import load_tables, one_source
     from specplan.decide.schedule import schedule as plan
     from specplan.errors import InputError
     from specplan.specs.catalog import load_model

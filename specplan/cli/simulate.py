@@ -58,7 +58,7 @@ def simulate(
     from pathlib import Path
 
     from specplan import units
-    from specplan.cli.source_option import load_sources, load_tables
+    from specplan.api.sources import load_sources, load_tables
     from specplan.decide.step_setting import Setting
     from specplan.report.output_file import PICTURES, output_path
     from specplan.report.progress import Bars

@@ -26,55 +26,24 @@ def tie(
 
     Exits with 1 if no single quantity of B can make up the difference.
     """
-    import numpy as np
+    from specplan.api.tie import tie as ask
 
-    from specplan import units
-    from specplan.cli.source_option import Place, load_sources
-    from specplan.decide import tie as plan
-    from specplan.decide.pricing import price_notes
-    from specplan.errors import InputError
-    from specplan.propose.spelling import with_acceptance
-    from specplan.report import json_document, tie_report
-    from specplan.report.plane_report import print_notes
-    from specplan.specs.catalog import load_model
-
-    place = Place(
-        gpu=gpu,
+    tied = ask(
+        a,
+        b,
+        target,
+        gpu,
+        alpha=alpha,
+        kappa=kappa,
         tp=tp,
-        kv_cache_dtype=kv_cache_dtype,
+        batch=batch,
+        context_len=context,
+        engine=engine,
         layer=layer,
         measured=measured or (),
-        engine=engine,
-        batch=batch,
-        context_len=units.parse_count(context),
+        kv_cache_dtype=kv_cache_dtype,
         ridge=ridge,
-        kappa=kappa,
     )
-    model = None if target is None else load_model(target)
-    if len(found := load_sources([a, b], models=False)) != 2:
-        raise InputError(f"a tie is between two sources, {a} and {b} are {len(found)}; pick one as FILE.json:NAME")
-    first, second = found
-    if alpha is not None:
-        first = with_acceptance(first, alpha, "--alpha")
-    incumbent, setting = place.placed(first, model)
-    challenger, _ = place.placed(second, model)
-    if not first.has_acceptance:
-        raise InputError(f"{a}: what it is worth depends on its acceptance; give --alpha, or {first.name}:alpha=...")
-    tied = plan.tie(incumbent, challenger)
-    coverage = np.array([])
-    needed = np.array([])
-    if challenger.is_weightless and second.hit is None and not second.hazard:
-        coverage = np.linspace(0.1, 1.0, 10)
-        needed = plan.coverage_curve(incumbent, challenger, coverage)
-    document = tie_report.tie_document(tied, coverage.tolist(), needed.tolist(), price_notes(setting))
-    if json:
-        typer.echo(json_document.render(document))
-    else:
-        from specplan.report.console import Console
-
-        if model is not None:
-            typer.echo(place.where)
-        tie_report.print_tie(tied, coverage.tolist(), needed.tolist(), Console())
-        print_notes(document, Console())
+    options.answer(tied, json=json)
     if not tied.is_reachable:
         raise typer.Exit(1)

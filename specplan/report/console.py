@@ -5,6 +5,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import rich.console
@@ -19,6 +20,11 @@ FILE_WIDTH: Final = 132
 """Width of wide tables that go to a file or a pipe."""
 LEAST_WIDTH: Final = 20
 _WHOLE: Final = 10_000
+FORM: Final[ContextVar[str]] = ContextVar("form", default="table")
+"""How a command writes its tables: one of `specplan.report.forms.FORMS`."""
+QUIET: Final[ContextVar[bool]] = ContextVar("quiet", default=False)
+"""Whether a command counts its notes in place of listing them."""
+_NOTES: Final = ("assumed: ", "not modelled: ", "modelled: ", "not counted: ")
 _FIGURE: Final = re.compile(r"(?<!\S)[<>~(]?[+-]?\d[\d.,%x)-]*(?!\S)")
 
 
@@ -28,6 +34,8 @@ class Console(rich.console.Console):
     - A table that is wider than the console is stacked, one line per figure, where rich would cut figures off.
     - Control characters and bidi overrides in what is shown are escaped.
     - A width of nothing (``COLUMNS=0``) is no width.
+
+    Tables are written as CSV, Markdown or HTML where `FORM` or `form` says so; beside CSV, words go to stderr.
 
     Parameters
     ----------
@@ -46,7 +54,14 @@ class Console(rich.console.Console):
     fit: 31
     """
 
-    def __init__(self, *, wide: bool = False, columns: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, wide: bool = False, columns: int | None = None, form: str | None = None, **options: Any
+    ) -> None:
+        self.form = FORM.get() if form is None else form
+        self.quiet = QUIET.get()
+        self._tables = 0
+        if self.form != "table":
+            columns = _WHOLE  # a table in one piece
         told = os.environ.get("COLUMNS", "")
         if columns is None and told.isdigit():
             columns = int(told) or None
@@ -66,8 +81,32 @@ class Console(rich.console.Console):
                 yield segment._replace(text="\n".join(escaped(line) for line in lines))
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print, tables so that they fit."""
-        super().print(*(self._fitting(o) if isinstance(o, Table) else o for o in objects), **options)
+        """Print, tables in their form and so that they fit."""
+        if self.quiet and objects and _is_note(objects[0]):
+            return
+        if self.form == "table":
+            super().print(*(self._fitting(o) if isinstance(o, Table) else o for o in objects), **options)
+            return
+        from specplan.report.forms import written
+
+        for o in objects:
+            if isinstance(o, Table):
+                self.file.write(f"{chr(10) if self._tables else ''}{written(o, self.form)}\n")
+                self._tables += 1
+            elif text := (_text(o).plain if options.get("markup", True) else str(o)).strip("\n"):
+                self._say(text)
+
+    def _say(self, text: str) -> None:
+        """A line beside the tables."""
+        text = "\n".join(escaped(line) for line in text.split("\n"))
+        if self.form == "csv":
+            sys.stderr.write(f"{text}\n")
+        elif self.form == "html":
+            import html
+
+            self.file.write(f"<p>{html.escape(text)}</p>\n")
+        else:
+            self.file.write(f"\n{text}\n")
 
     def _fitting(self, table: Table) -> RenderableType:
         if self.measure(table, options=self.options.update(width=_WHOLE)).maximum <= self.width:
@@ -91,6 +130,10 @@ def stacked(table: Table) -> Group:
                 head = f"{'  ' if i else ''}{name.plain}{': ' if name.plain else ''}"
                 lines.append(Text.assemble(head, cell, overflow="fold"))
     return Group(*lines)
+
+
+def _is_note(shown: Any) -> bool:
+    return isinstance(shown, str | Text) and _text(shown).plain.lstrip().startswith(_NOTES)
 
 
 def _text(cell: Any) -> Text:

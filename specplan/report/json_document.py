@@ -29,7 +29,12 @@ def plain(value: Any) -> Any:
 
 def render(document: Mapping[str, Any]) -> str:
     """`document` as indented JSON text, with its ``schema_version`` first."""
-    return json.dumps(plain({"schema_version": SCHEMA_VERSION, **document}), indent=2, ensure_ascii=False)
+    return text_of(plain({"schema_version": SCHEMA_VERSION, **document}))
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """A document that is `plain` already, as indented JSON text."""
+    return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def whole(value: float) -> float | int:

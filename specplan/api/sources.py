@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from specplan.api.answer import accelerator_of, model_of, told
 from specplan.decide.documents import measured_source, sources_of
 from specplan.decide.measured import summarise
 from specplan.decide.plane import Scene
@@ -16,24 +17,24 @@ from specplan.errors import InputError, NotFoundError
 from specplan.files.documents import read_json
 from specplan.propose.spelling import read_source, restated, with_acceptance
 from specplan.specs.catalog import load_model
-from specplan.specs.hardware import load_accelerator
 from specplan.timing.measured_steps import MeasuredTable, load_measured_table
 from specplan.timing.roofline import ridge
 from specplan.timing.step_time import LAYERS
 from specplan.units import read_number
 from specplan.values import formats
+from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 from specplan.values.source import Source
 
 _DOCUMENT: Final = re.compile(r"(.+?\.jsonl?(?:\.gz|\.zst)?)(?::(.*))?")
 
 
-def load_sources(texts: Sequence[str], kappa: int | None = None, *, models: bool = True) -> list[Source]:
+def load_sources(texts: Sequence[str | Source], kappa: int | None = None, *, models: bool = True) -> list[Source]:
     """Sources as they are written, or as documents measured them (``FILE.json``, ``FILE.json:NAME``, or step records).
 
     Parameters
     ----------
-    texts : sequence of str
+    texts : sequence of str or Source
     kappa : int, optional
         Draft length of those that fix none.
     models : bool
@@ -43,7 +44,7 @@ def load_sources(texts: Sequence[str], kappa: int | None = None, *, models: bool
         raise InputError(f"--num-speculative-tokens {kappa}: must be at least 1")
     found: list[Source] = []
     for text in texts:
-        read = _measured(text) or [read_source(text, kappa)]
+        read = [text] if isinstance(text, Source) else _measured(text) or [read_source(text, kappa)]
         found += [with_model(source) for source in read] if models else read
     for i, source in enumerate(found):
         if any(other.title == source.title and other != source for other in found[:i]):
@@ -51,7 +52,7 @@ def load_sources(texts: Sequence[str], kappa: int | None = None, *, models: bool
     return found
 
 
-def one_source(text: str, kappa: int | None = None, *, target: Model | None = None) -> Source:
+def one_source(text: str | Source, kappa: int | None = None, *, target: Model | None = None) -> Source:
     """The one source that a text stands for, its model loaded; a method's head is made for the target, if one is named.
 
     A source that states its c needs no model.
@@ -132,7 +133,7 @@ def load_tables(named: Sequence[str] | None) -> Mapping[str, MeasuredTable]:
 class Place:
     """The card, the load and the draft length of a command's sources; models and profiles by name."""
 
-    gpu: str
+    gpu: str | Path | Accelerator
     tp: int
     kv_cache_dtype: str
     layer: str
@@ -157,7 +158,7 @@ class Place:
     def where(self) -> str:
         """Layer, machine and load, as the first line of what is printed names them."""
         at = f"batch {self.batch}, context {self.context_len:,}"
-        return f"times: {self.layer}, {self.engine} on {self.tp} x {self.gpu}, {at}"
+        return f"times: {self.layer}, {self.engine} on {self.tp} x {told(self.gpu)}, {at}"
 
     def setting(self, target: Model | None, draft: Model | None = None) -> Setting:
         """Where a source runs: models and card if a target is named, else a ridge, else nothing."""
@@ -165,7 +166,7 @@ class Place:
             return Setting(ridge=self.ridge)
         pair = Pair(
             target=target,
-            accelerator=load_accelerator(self.gpu),
+            accelerator=accelerator_of(self.gpu),
             draft=draft,
             tp=self.tp,
             kv_format=None if self.kv_cache_dtype == "auto" else formats.lookup(self.kv_cache_dtype),
@@ -201,7 +202,7 @@ class Place:
 
 def scenes(
     place: Place,
-    targets: Sequence[str],
+    targets: Sequence[str | Path | Model],
     *,
     drafts: Sequence[str],
     sources: Sequence[Source],
@@ -210,15 +211,15 @@ def scenes(
 ) -> list[Scene]:
     """One scene for each target (or one without), with all sources placed on it."""
     acceptance = dict(_named(text, "--alpha", "") for text in alphas)
-    _check_names(acceptance, drafts, targets)
+    _check_names(acceptance, drafts, [str(told(name)) for name in targets])
     if drafts and not targets:
         raise InputError(f"--draft {drafts[0]}: name the target that it drafts for, or give --source {drafts[0]}:c=...")
     known = {name: read_number(c, f"--cost {name}=", 0.0) for name, c in (_named(t, "--cost") for t in costs)}
     written = [replace(s, c=known[s.name]) if s.c is None and s.name in known else s for s in sources]
     out = []
     for name in targets or (None,):
-        target = None if name is None else load_model(name)
-        found = [place.placed(_accepting(acceptance, draft, str(name)), target) for draft in drafts]
+        target = None if name is None else model_of(name)
+        found = [place.placed(_accepting(acceptance, draft, str(told(name))), target) for draft in drafts]
         found += [place.placed(source, target) for source in written]
         free = place.setting(target)
         verify = 1.0
