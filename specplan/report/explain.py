@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import specplan
 from specplan.errors import NotFoundError
 
 SYMBOLS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -122,7 +121,7 @@ def _readable(tex: str) -> str:
 
 def _read(name: str, path: str, spellings: tuple[str, ...]) -> Explanation:
     module_name, _, function_name = path.rpartition(".")
-    module = importlib.import_module(f"{specplan.__name__}.formulas.{module_name}")
+    module = importlib.import_module(f"specplan.formulas.{module_name}")
     function: Callable[..., Any] = getattr(module, function_name)
     doc = inspect.getdoc(function) or ""
     _, start = inspect.getsourcelines(function)
