@@ -38,7 +38,7 @@ def capacity(
     from pathlib import Path
 
     from specplan import units
-    from specplan.cli.source_option import load_sources
+    from specplan.api.sources import load_sources
     from specplan.decide.step_setting import Setting
     from specplan.report.output_file import PICTURES, output_path
     from specplan.report.progress import Bars
