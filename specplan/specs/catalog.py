@@ -69,7 +69,8 @@ def _named(name: str) -> Model | None:
 
 
 REFUSED: Final[dict[str, str]] = {
-    "kimi-k3": "its config is published without the sizes of its delta attention and of its experts' inner projection",
+    "kimi-k3": "the published extract of its config leaves out the sizes of its delta attention and of its experts' "
+    "narrower stream; import the full config.json",
     "minimax-m3": "which of its layers attend through an indexer is not in the published extract of its config; "
     "import the full config.json",
     "nemotron-3-ultra": "the width of its experts' latent is not in the published extract of its config; "

@@ -47,6 +47,26 @@ CONFIGS: dict[str, tuple[int, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    "moonshotai/Kimi-K3": (
+        2_779_484_395_776,
+        {
+            "architectures": ["KimiK3ForConditionalGeneration"], "model_type": "kimi_k3",
+            "text_config": {
+                "model_type": "kimi_linear", "hidden_size": 7168, "num_hidden_layers": 93, "num_attention_heads": 96,
+                "num_key_value_heads": 96, "intermediate_size": 33792, "vocab_size": 163840, "num_experts": 896,
+                "num_experts_per_token": 16, "moe_intermediate_size": 3072, "routed_expert_hidden_size": 3584,
+                "latent_moe_use_norm": True, "num_shared_experts": 2, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+                "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+                "v_head_dim": 128, "mla_use_nope": True, "mla_use_output_gate": True, "attn_res_block_size": 12,
+                "linear_attn_config": {
+                    "full_attn_layers": [*range(4, 93, 4), 93], "num_heads": 96, "head_dim": 128,
+                    "short_conv_kernel_size": 4, "gate_lower_bound": -5.0, "use_full_rank_gate": True,
+                },
+                "dtype": "bfloat16", "tie_word_embeddings": False,
+            },
+            "vision_config": {"patch_size": 14},
+        },
+    ),
     "inclusionAI/Ling-mini-2.0": (
         16_255_643_392,
         {
@@ -111,3 +131,10 @@ def test_telechat_has_biases_on_output_and_down_projections() -> None:
     }  # fmt: skip
     counts = [resident_params(import_config(c, "x").model) for c in (own, plain)]
     assert counts[0] - counts[1] == 3 * 2 * 4096
+
+
+def test_an_extract_without_the_sizes_of_kimi_k3_is_refused() -> None:
+    from tests.specs.test_imported_configs import CONFIGS as FILES
+
+    with pytest.raises(UnsupportedError, match="routed_expert_hidden_size"):
+        import_config(FILES["moonshotai/Kimi-K3"], "x")

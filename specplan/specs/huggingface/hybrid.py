@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
@@ -13,6 +14,7 @@ from specplan.specs.huggingface.mixers import (
     kimi_delta,
     latent,
     matrix,
+    present,
     short_conv,
     table,
     vector,
@@ -224,6 +226,11 @@ def kimi_linear(f: Fields) -> Parts:
     """Kimi-Linear: Kimi delta attention, and latent attention in the layers that the config names."""
     n = f.n_layers
     stated = f.block("linear_attn_config")
+    if f.config.get("model_type") == "kimi_k3" and (stated is None or not f.has("routed_expert_hidden_size")):
+        raise UnsupportedError(
+            f"{f.where}: model_type 'kimi_k3' cannot be counted from this extract: it leaves out linear_attn_config "
+            f"and routed_expert_hidden_size; import the full config.json"
+        )
     if stated is not None:
         full_layers = {f.whole(i, "full_attn_layers") - 1 for i in stated.get("full_attn_layers", [])}
         kinds = ["full_attention" if i in full_layers else "linear_attention" for i in range(n)]
@@ -243,14 +250,54 @@ def kimi_linear(f: Fields) -> Parts:
     bias = f.flag("attention_bias")
     full = latent(f, bias=bias, output_bias=bias)
     delta = kimi_delta(f, heads=heads, dim=dim, kernel=kernel, low_rank=True)
+    if stated is not None and stated.get("use_full_rank_gate") is True:
+        delta = _full_rank_gate(delta, f.hidden, heads * dim, heads)
+    width = f.heads * full.v_head_dim if f.flag("mla_use_output_gate") else 0
+    gate = present(matrix("attention", "gate_proj", width * f.hidden))
     routed, mlp = experts(f, _KIMI_EXPERTS), DenseMLP(width=f.count("intermediate_size"))
+    inside = _latent_experts(f, routed)
+    residual = (vector("norms", "attn_res", 4 * f.hidden),) if f.has("attn_res_block_size") else ()
+    after = (vector("norms", "attn_res", 2 * f.hidden),) if f.count("attn_res_block_size", None) else ()
     sparse = dense_first(f, n, 1)
     return Parts(
         layers=tuple(
-            Layer(mixer=delta if kind == "linear_attention" else full, feed_forward=routed if s else mlp)
+            Layer(
+                mixer=delta if kind == "linear_attention" else full,
+                feed_forward=(None if inside else routed) if s else mlp,
+                extra=(*(() if kind == "linear_attention" else gate), *(inside if s else ()), *residual),
+            )
             for kind, s in zip(kinds, sparse, strict=True)
         ),
+        extra=after,
         tied=False,
+    )
+
+
+def _full_rank_gate(delta: Recurrent, hidden: int, width: int, heads: int) -> Recurrent:
+    """Kimi-K3's output gate as wide as the values; its decays are stored for heads rounded up to 64.
+
+    The rounding is what the published total (2,779,484,395,776) leaves no other place for.
+    """
+    low = {"g_a_proj", "g_b_proj", "decay"}
+    own = (
+        matrix("recurrent", "g_proj", width * hidden),
+        vector("recurrent", "decay", width + -(-heads // 64) * 64, Shard.SPLIT),
+    )
+    return replace(delta, weights=(*(w for w in delta.weights if w.name not in low), *own))
+
+
+def _latent_experts(f: Fields, routed: Experts) -> tuple[Weight, ...]:
+    """Kimi-K3's experts in a narrower stream, between two projections and a norm; nothing where it is not stated."""
+    inner = f.count("routed_expert_hidden_size", None)
+    if inner is None:
+        return ()
+    pair = (routed.count, routed.per_token)
+    return present(
+        matrix("router", "router", routed.count * f.hidden, Shard.REPLICATE, quantizable=False),
+        matrix("experts", "mlp", 3 * routed.width * inner, routed=pair, copies=routed.count),
+        matrix("experts", "latent_proj", 2 * inner * f.hidden, Shard.REPLICATE),
+        vector("norms", "latent_norm", inner if f.flag("latent_moe_use_norm") else 0),
+        matrix("shared_experts", "mlp", 3 * routed.shared_width * f.hidden),
     )
 
 
