@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.api.answer import accelerator_of, model_of, told
+from specplan.decide.cautions import source_cautions
 from specplan.decide.documents import measured_source, sources_of
 from specplan.decide.measured import summarise
 from specplan.decide.plane import Scene
@@ -227,6 +228,7 @@ def scenes(
             chain = Placed(source=Source(name="plane", kind="free"), kappa=place.kappa, c=0.0)
             verify = priced(chain, free, batch=place.batch, context_len=place.context_len)[1]
         assumptions, not_modeled = price_notes(free)
+        assumptions = (*cautions_of(found, target, place.context_len), *assumptions)
         out.append(
             Scene(
                 title="" if target is None else target.name,
@@ -238,6 +240,20 @@ def scenes(
             )
         )
     return out
+
+
+def cautions_of(found: Sequence[tuple[Placed, Setting]], target: Model | None, context_len: int) -> tuple[str, ...]:
+    """What is to be known of the drafts beside the target, each once."""
+    if target is None:
+        return ()
+    lines: dict[str, None] = {}
+    for one, setting in found:
+        source = one.source
+        if source.model is None and setting.pair is not None and setting.pair.draft is not None:
+            source = replace(source, model=setting.pair.draft)
+        kappa = one.kappa if source.kappa is not None else None
+        lines |= dict.fromkeys(source_cautions(target, source, context_len=context_len, kappa=kappa))
+    return tuple(f"caution: {line}" for line in lines)
 
 
 def _named(text: str, option: str, name: str | None = None) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from specplan import units
 from specplan.api.answer import Answer, model_of, question, told
-from specplan.api.sources import Place, load_sources
+from specplan.api.sources import Place, cautions_of, load_sources
 from specplan.decide import tie as room
 from specplan.decide.pricing import price_notes
 from specplan.errors import InputError
@@ -111,7 +111,7 @@ def tie(
     if alpha is not None:
         first = with_acceptance(first, str(alpha), "--alpha")
     incumbent, setting = place.placed(first, model)
-    challenger, _ = place.placed(second, model)
+    challenger, other = place.placed(second, model)
     if not first.has_acceptance:
         raise InputError(
             f"{told(a)}: what it is worth depends on its acceptance; give --alpha, or {first.name}:alpha=..."
@@ -122,6 +122,8 @@ def tie(
     if challenger.is_weightless and second.hit is None and not second.hazard:
         coverage = np.linspace(0.1, 1.0, 10)
         needed = room.coverage_curve(incumbent, challenger, coverage)
+    assumed, left_out = price_notes(setting)
+    cautions = cautions_of([(incumbent, setting), (challenger, other)], model, place.context_len)
     return Tied(
         incumbent=tied.incumbent,
         challenger=tied.challenger,
@@ -131,6 +133,6 @@ def tie(
         answers=tied.answers,
         coverage=tuple(coverage.tolist()),
         alpha_by_coverage=tuple(needed.tolist()),
-        prices=price_notes(setting),
+        prices=((*cautions, *assumed), left_out),
         where="" if model is None else place.where,
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from specplan.decide.cautions import speculation_cautions
 from specplan.decide.startup_log import Told, card_called
 from specplan.decide.step_setting import drafting_of
 from specplan.decide.step_source import head_for
@@ -12,6 +13,7 @@ from specplan.memory.blocks import BlocksReport, sglang_blocks, vllm_blocks
 from specplan.memory.pool import Drafting, sglang_drafting, vllm_drafting
 from specplan.memory.sglang import SglangFlags
 from specplan.memory.speculative import (
+    SglangSpeculation,
     Speculation,
     parse_speculative_config,
     sglang_speculation,
@@ -128,6 +130,7 @@ def _vllm(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRepo
     if request.source is not None:
         speculation, draft = vllm_drafting(_drafting(request, request.source, model), model)
     report = vllm_blocks(model, card, flags, speculation, draft)
+    report = _cautioned(report, model, draft, speculation)
     return _noted(_with_assumed_tokens(report, request), note)
 
 
@@ -151,6 +154,17 @@ def _with_tower(
     else:
         note = "the vision encoder's share of the activation peak is not counted (give --multimodal-tokens)"
     return replace(model, extra=(*model.extra, *tower.weights)), flags, note
+
+
+def _cautioned(
+    report: BlocksReport, model: Model, draft: Model | None, speculation: Speculation | SglangSpeculation | None
+) -> BlocksReport:
+    """The report with what its user should know of the draft."""
+    if report.speculative is None:
+        return report
+    found = speculation_cautions(model, draft, speculation, report.speculative.max_model_len)
+    told = (*report.speculative.assumptions, *(f"caution: {line}" for line in found))
+    return replace(report, speculative=replace(report.speculative, assumptions=told))
 
 
 def _noted(report: BlocksReport, note: str) -> BlocksReport:
@@ -223,7 +237,8 @@ def _sglang(request: BlocksRequest, model: Model, card: Accelerator) -> BlocksRe
         )
     if request.source is not None:
         speculation, draft = sglang_drafting(_drafting(request, request.source, model), model)
-    return _with_assumed_tokens(sglang_blocks(model, card, flags, speculation, draft), request)
+    report = _cautioned(sglang_blocks(model, card, flags, speculation, draft), model, draft, speculation)
+    return _with_assumed_tokens(report, request)
 
 
 def told_beside(request: BlocksRequest) -> Told:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from specplan.decide.cautions import source_cautions
 from specplan.decide.offered import Cell as Cell
 from specplan.decide.offered import Need, Pools, need, sentence, served, verdict
 from specplan.decide.ranks import require_ranks
@@ -496,11 +497,9 @@ def _warnings(setting: Setting, sources: Sequence[Source], cells: Sequence[Cell]
                 f"{s.title}: {setting.on.engine.name} verifies full drafts whether or not something matched, so misses "
                 "cost width" + (" (ngram-host is the runner that skips them)" if s.kind == "ngram" else "")
             )
-        if s.model is not None and s.own_head and s.model.vocab_size != setting.target.vocab_size:
-            found.append(
-                f"{s.title}: vocabulary {s.model.vocab_size} differs from the target's {setting.target.vocab_size}; "
-                "engines refuse the pair or restrict it to shared tokens"
-            )
+        longest = max((c.context_len for c in cells), default=0)
+        drafted = max((c.kappa for c in cells if c.source == s.title and c.kappa), default=s.kappa)
+        found += source_cautions(setting.target, s, context_len=longest, kappa=drafted)
     found += [
         f"{s.title}: without drafted=... every draft is taken as long as k; suffix decoding mostly drafts 1 or 2 tokens"
         for s in sources

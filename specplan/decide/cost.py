@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from specplan.decide.cautions import draft_cautions
 from specplan.decide.engine_cost import EngineCost, engine_cost
 from specplan.decide.pricing import drafts_in_one_pass
 from specplan.decide.ranks import require_ranks
@@ -398,13 +399,10 @@ def _warnings(target: Model, draft: Model | None, length: int, context_len: int)
         found.append(f"--context {context_len} is beyond the {length} tokens of a sequence (--max-model-len)")
     if draft is None:
         return tuple(found)
-    if draft.embedding and draft.vocab_size != target.vocab_size:
-        found.append(
-            f"vocabularies differ ({target.name} {target.vocab_size}, {draft.name} {draft.vocab_size}): vLLM refuses "
-            "the pair unless use_heterogeneous_vocab is set, and then drafts only shared tokens, greedily"
-        )
+    found += draft_cautions(target, draft, context_len=context_len)
     # vLLM raises the limit of a head that drafts from the target's states to the target's own.
-    if draft.embedding and draft.max_position is not None and draft.max_position < length:
+    known = draft.max_position is not None and context_len > draft.max_position  # said already
+    if draft.embedding and not known and draft.max_position is not None and draft.max_position < length:
         found.append(
             f"{draft.name} states {draft.max_position} positions, below the {length} served: engines stop drafting "
             "there"

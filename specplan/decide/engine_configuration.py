@@ -190,15 +190,6 @@ def engine_warnings(setting: Setting, source: Source, temperature: float, dynami
     engine = setting.on.engine.name
     rules = _VLLM_WARNINGS if engine == "vllm" else _SGLANG_WARNINGS
     found += [text for applies, text in rules if applies(source, dynamic, temperature)]
-    if source.model is not None and source.own_head and source.model.vocab_size != setting.target.vocab_size:
-        found.append(
-            f"vocabularies differ ({source.model.vocab_size} and {setting.target.vocab_size}): "
-            + (
-                "vLLM refuses the pair unless use_heterogeneous_vocab is set (older runner, greedy drafts only)"
-                if engine == "vllm"
-                else "SGLang refuses the pair"
-            )
-        )
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from specplan.decide.cautions import source_cautions
 from specplan.decide.engine_configuration import (
     ENGINES,
     HEAD_PATH,
@@ -170,6 +171,8 @@ def schedule(
     schedules = tuple(_schedule(setting, placed, of, context, last, margin, dynamic) for context in contexts)
     names = Checkpoints(target=target_path or checkpoint(target), draft=draft_path or draft_checkpoint(placed))
     warnings = [*_warnings(schedules, names), *engine_warnings(setting, placed, temperature, dynamic)]
+    longest = max((r.kappa for s in schedules for r in s.ranges), default=None)
+    warnings += source_cautions(target, placed, context_len=max(contexts), kappa=longest)
     beyond = [context for context in contexts if target.max_position is not None and context > target.max_position]
     if beyond:
         warnings.append(f"context {beyond[0]} is beyond the {target.max_position} that {target.name} states")

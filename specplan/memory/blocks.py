@@ -6,6 +6,7 @@ shows as a longer queue, not as a longer step.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from specplan.errors import SpecplanError
 from specplan.memory.prediction import PoolPrediction
@@ -207,6 +208,10 @@ def halved(draft: Model) -> Model:
     return replace(draft, layers=draft.layers[: max(1, len(draft.layers) // 2)], published_params=None)
 
 
+_UNLIKE: Final = 0.05
+"""By how much blocks of two pools may differ in size and still be counted together; a pool rounds to whole blocks."""
+
+
 def draft_price(plain: PoolPrediction, speculative: PoolPrediction) -> DraftPrice | None:
     """Pool lost to speculation; None when either start is refused."""
     if not (plain.blocks and plain.tokens and plain.concurrency):
@@ -216,8 +221,13 @@ def draft_price(plain: PoolPrediction, speculative: PoolPrediction) -> DraftPric
     share = 1 - speculative.tokens.best / plain.tokens.best if plain.tokens.best else 0.0
     equivalent = share * plain.rank.available.best
     memory = plain.rank.available.best - speculative.rank.available.best
+    # Drafts may raise the size of a block, so that counts are of unlike blocks: then in blocks of the plain pool.
+    blocks = plain.blocks.best - speculative.blocks.best
+    sizes = [p.rank.available.best / p.blocks.best for p in (plain, speculative) if p.blocks.best]
+    if len(sizes) == 2 and abs(sizes[1] / sizes[0] - 1) > _UNLIKE:
+        blocks = max(0.0, round(equivalent / sizes[0]))
     return DraftPrice(
-        blocks=int(plain.blocks.best - speculative.blocks.best),
+        blocks=int(blocks),
         tokens=int(plain.tokens.best - speculative.tokens.best),
         sequences=plain.concurrency.best - speculative.concurrency.best,
         share=share,
