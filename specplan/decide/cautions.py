@@ -93,7 +93,7 @@ def speculation_cautions(
     """Cautions about what an engine is configured with."""
     if draft is None or speculation is None:
         return ()
-    vllm = isinstance(speculation, Speculation)
-    method = speculation.method if vllm else speculation.algorithm
-    limit = speculation.max_model_len if vllm else None
-    return draft_cautions(target, draft, method=method, context_len=context_len, max_model_len=limit)
+    if isinstance(speculation, SglangSpeculation):
+        return draft_cautions(target, draft, method=speculation.algorithm, context_len=context_len)
+    limit = speculation.max_model_len
+    return draft_cautions(target, draft, method=speculation.method, context_len=context_len, max_model_len=limit)

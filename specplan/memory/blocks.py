@@ -223,7 +223,7 @@ def draft_price(plain: PoolPrediction, speculative: PoolPrediction) -> DraftPric
     memory = plain.rank.available.best - speculative.rank.available.best
     # Drafts may raise the size of a block, so that counts are of unlike blocks: then in blocks of the plain pool.
     blocks = plain.blocks.best - speculative.blocks.best
-    sizes = [p.rank.available.best / p.blocks.best for p in (plain, speculative) if p.blocks.best]
+    sizes = [p.rank.available.best / p.blocks.best for p in (plain, speculative) if p.blocks and p.blocks.best]
     if len(sizes) == 2 and abs(sizes[1] / sizes[0] - 1) > _UNLIKE:
         blocks = max(0.0, round(equivalent / sizes[0]))
     return DraftPrice(

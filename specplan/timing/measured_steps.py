@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from specplan.errors import InputError
-from specplan.files.documents import read_json
+from specplan.files.documents import parse_json
+from specplan.files.reading import read_text
+from specplan.timing.llama_bench import llama_bench_rows
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -81,9 +83,13 @@ def measured_table(rows: Sequence[tuple[float, float, float, float]], source: st
 def load_measured_table(path: Path) -> MeasuredTable:
     """Measured table from a JSON document with ``rows``, each with batch, width, context and seconds.
 
-    ``step_s`` and ``seconds`` name the time; a missing width is 1, a missing context 0.
+    ``step_s`` and ``seconds`` name the time; a missing width is 1, a missing context 0. A table of ``llama-bench``
+    (csv, json or markdown) is read as well.
     """
-    document = read_json(path, "a table of step times")
+    text = read_text(path, "a table of step times")
+    if (timed := llama_bench_rows(text, str(path))) is not None:
+        return measured_table(timed, f"{path}, llama-bench")
+    document = parse_json(text, str(path))
     try:
         raw = document["rows"] if isinstance(document, dict) else document
         rows = [
