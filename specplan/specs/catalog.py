@@ -68,6 +68,15 @@ def _named(name: str) -> Model | None:
     return None
 
 
+def is_shipped(name: str) -> bool:
+    """Whether a shipped spec answers to `name`.
+
+    >>> is_shipped("llama3-8b"), is_shipped("no such model")
+    (True, False)
+    """
+    return _named(name) is not None
+
+
 REFUSED: Final[dict[str, str]] = {
     "kimi-k3": "the published extract of its config leaves out the sizes of its delta attention and of its experts' "
     "narrower stream; import the full config.json",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from specplan.errors import InputError, NotFoundError
+from specplan.specs.catalog import is_shipped, load_model
 from specplan.specs.checkpoint import CheckpointSummary, read_folder
 from specplan.specs.gguf_model import import_gguf
 from specplan.specs.huggingface.config import Imported, read_config
@@ -49,9 +50,13 @@ def import_source(
     InputError, UnsupportedError
         One line that says what is wrong.
     """
+    source = _hub_id_of(source)
     path = Path(source)
     summary = None
-    if path.is_dir():
+    if assume is None and (path.suffix.lower() in (".yaml", ".yml") or (not path.exists() and is_shipped(source))):
+        model = load_model(source)
+        found = Imported(model=model, assumptions=model.assumptions, model_type=model.model_type)
+    elif path.is_dir():
         config = path / "config.json"
         if not config.is_file():
             raise InputError(
@@ -78,3 +83,18 @@ def import_source(
     if name:
         found = replace(found, model=replace(found.model, name=name))
     return found, summary
+
+
+_PAGE: Final = re.compile(
+    r"https://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.\-]+/[\w.\-]+)(?:/(?:tree|blob|resolve|raw)/.*)?/?"
+)
+
+
+def _hub_id_of(source: str) -> str:
+    """``owner/name`` of a page or file of the Hub; anything else as it is.
+
+    >>> _hub_id_of("https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json"), _hub_id_of("x/config.json")
+    ('Qwen/Qwen3-8B', 'x/config.json')
+    """
+    match = _PAGE.fullmatch(source.strip())
+    return source if match is None else match[1]

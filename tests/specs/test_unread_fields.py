@@ -11,6 +11,7 @@ from specplan.errors import InputError, ModelNote, SpecplanError, UnsupportedErr
 from specplan.formulas.parameters import resident_params
 from specplan.specs.catalog import load_model
 from specplan.specs.huggingface.config import import_config
+from specplan.specs.importing import import_source
 from specplan.specs.model_yaml import ModelFile, dump_model_yaml, model_from_text
 
 DATA = Path(__file__).parents[1] / "data"
@@ -110,3 +111,11 @@ def test_layers_that_disagree_with_their_lists_are_refused() -> None:
     mla = CONFIGS["deepseek-v3"]
     with pytest.raises(InputError, match="qk_head_dim"):
         import_config({**mla, "qk_head_dim": 100}, "x")
+
+
+def test_import_takes_a_shipped_name_and_a_spec(tmp_path: Path) -> None:
+    found, summary = import_source("llama3-8b")
+    assert (found.model, summary) == (load_model("llama3-8b"), None)
+    path = tmp_path / "mine.yaml"
+    path.write_text(dump_model_yaml(ModelFile(model=found.model)))
+    assert import_source(str(path))[0].model == found.model
