@@ -132,10 +132,18 @@ def case_of(raw: Mapping[str, Any]) -> Case:
         # The budget of the encoder follows the batch, which follows the card.
         some = card or card_called("h100-sxm", None)
         flags = with_encoder_budget(flags, some, tower.image_tokens, tower.image_values, tower.peak_numbers)
+    stated = raw.get("gpu_memory_utilization") is not None and raw.get("tp") is not None
     return Case(
-        raw=raw, model=target.whole, card=card, flags=flags, speculation=speculation, draft=draft, notes=tuple(notes),
+        raw=raw,
+        model=target.whole,
+        card=card,
+        flags=flags,
+        speculation=speculation,
+        draft=draft,
+        notes=tuple(notes),
         fitted=bool(raw.get("fitted")),
-    )  # fmt: skip
+        check={} if stated else {"no_flags": "the source does not state utilisation and ranks"},
+    )
 
 
 def _target(raw: Mapping[str, Any]) -> Served:

@@ -160,3 +160,25 @@ def test_a_log_of_an_engine_too_old_to_predict_is_still_balanced(specplan: Run, 
     terms = {term["term"]: term for term in document["terms"]}
     assert terms["balance_bytes"]["verdict"] == "agrees"
     assert any("0.8 to 0.32" in note for note in document["notes"])
+
+
+def test_a_pool_in_bytes_and_a_card_by_its_memory(specplan: Run) -> None:
+    given = ("blocks", "llama3.2-1b", "--gpu-memory", "16GiB", "--max-model-len", "4096", "--json")
+    pool = json.loads(specplan(*given, "--kv-cache-memory-bytes", "3221225472").out)["without_draft"]
+    assert pool["kv_available_bytes"]["best"] == 3221225472
+    assert json.loads(specplan(*given).out)["without_draft"]["requested_bytes"]["best"] == -(-16 * 2**30 * 92 // 100)
+
+
+def test_rows_of_ones_own_are_validated_in_both_forms(specplan: Run, tmp_path: Path) -> None:
+    common = {"engine": "vllm", "engine_version": "0.19.0", "model": "meta-llama/Llama-3.1-8B-Instruct", "tp": 1}
+    first = {**common, "id": "a", "gpu": "H100 80GB", "max_model_len": 8192, "observed": {"weights_gib": 14.99}}
+    second = {**first, "id": "b", "observed": {"weights_gib": 14.99, "available_kv_gib": 58.11, "kv_tokens": 476016}}
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps({"cases": [first, second]}))
+    document = json.loads(specplan("validate", "startup", "--rows", str(rows), "--json").out)
+    assert {(r["id"], r["check"]) for r in document["rows"]} == {
+        ("a", "weights"), ("b", "weights"), ("b", "tokens from printed bytes"),
+    }  # fmt: skip
+    assert all(abs(r["error"]) < 0.002 for r in document["rows"])
+    rows.write_text("[{}]")
+    assert "row 1 needs at least" in specplan("validate", "startup", "--rows", str(rows)).err
