@@ -1,8 +1,17 @@
 """Names that docstrings' examples may use: the chapter's models, from the shipped specs."""
 
+import os
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# One profile for the suite: the same examples each time, and no clock that a busy machine could trip. By hand,
+# HYPOTHESIS_PROFILE=fuzz draws anew.
+_NO_CLOCK: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("suite", derandomize=True, **_NO_CLOCK)
+settings.register_profile("fuzz", max_examples=2000, print_blob=True, **_NO_CLOCK)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,8 +14,8 @@ MAX_DEPTH: Final = 100
 """Lists and objects within one another."""
 MAX_VALUES: Final = 8_000_000
 """Values of one document: as Python's objects they take up to a gigabyte."""
-MAX_DIGITS: Final = 400
-"""Digits of a number; a double has 309 before the point at most."""
+MAX_DIGITS: Final = 308
+"""Digits of a number: every whole number of as many is a finite double."""
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

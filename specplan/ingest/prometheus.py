@@ -86,7 +86,7 @@ def parse_scrape(text: str, origin: str) -> Scrape:
                     bad.add(key)
                 if name.endswith(_COUNTER_ENDS) and family.type != "gauge":
                     counters.add(name)
-    except (ValueError, IndexError, KeyError) as error:
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
         raise InputError(
             f"{origin} is not Prometheus text: {str(error)[:160]}; expected the /metrics page of an engine"
         ) from None

@@ -56,6 +56,8 @@ def read_origin(
     """
     try:
         return _read(origin, before, interval_s, timeout_s, width)
+    except OverflowError:  # a page or a line may print a number of hundreds of digits
+        raise InputError(f"{origin}: holds a number that is too large to be counted") from None
     except InputError as error:
         if origin in str(error):
             raise

@@ -1,7 +1,6 @@
 """Finds models: by spec name or alias, in a YAML file, a Hugging Face ``config.json``, or a folder that holds one."""
 
 import difflib
-import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from specplan.errors import InputError, ModelNote, NotFoundError, UnsupportedErr
 from specplan.specs.model_yaml import ModelFile, load_model_yaml
 from specplan.values.model import Model
 
-_HUB_ID: Final = re.compile(r"[\w.\-]{1,96}/[\w.\-]{1,96}")
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 
@@ -213,10 +211,10 @@ def _config_path(path: Path) -> Path:
         return path
     if path.suffix.lower() in (".yaml", ".yml", ".json", ".gguf", ".safetensors"):
         raise NotFoundError(f"{path}: no such file")
-    if not _HUB_ID.fullmatch(str(path)):
-        raise _not_found(str(path))
-    from specplan.specs.huggingface.hub import download_config
+    from specplan.specs.huggingface.hub import download_config, is_hub_id
 
+    if not is_hub_id(str(path)):
+        raise _not_found(str(path))
     return download_config(str(path), _not_found(str(path)))
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from specplan import units
 from specplan.errors import InputError, NotFoundError
-from specplan.files.reading import read_text
+from specplan.files.reading import is_there, read_text
 from specplan.specs.kernels import kernel_laws
 from specplan.specs.yaml_text import parse_yaml
 from specplan.values.formats import lookup
@@ -236,7 +236,7 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
         return _with_calibration(_read(Path(text)))
     key = _key(text)
     direct = shipped_profiles_folder() / f"{key}.yaml"
-    if key and direct.is_file():
+    if key and is_there(direct):
         return _with_calibration(_read(direct))
     cards = _names()
     for name in (key, _bare(key)):

@@ -1,28 +1,14 @@
 """What a user names becomes a model and, where weights lie beside it, a summary of the checkpoint's headers."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from specplan.errors import InputError, NotFoundError
 from specplan.specs.catalog import is_shipped, load_model
 from specplan.specs.checkpoint import CheckpointSummary, read_folder
 from specplan.specs.gguf_model import import_gguf
 from specplan.specs.huggingface.config import Imported, read_config
-
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-
-
-def _is_hub_id(source: str) -> bool:
-    """Whether ``owner/name`` of the Hub is meant, not a file or folder that is not there.
-
-    >>> _is_hub_id("meta-llama/Llama-3.1-8B"), _is_hub_id("./llama/8b"), _is_hub_id("llama/config.json")
-    (True, False, False)
-    """
-    owner = Path(source.partition("/")[0])
-    local = (".json", ".yaml", ".yml", ".gguf", ".safetensors", ".bin", ".txt")
-    return _HUB_ID.fullmatch(source) is not None and not owner.exists() and not source.lower().endswith(local)
+from specplan.specs.huggingface.hub import download_config, is_hub_id
 
 
 def import_source(
@@ -70,9 +56,7 @@ def import_source(
         found = import_gguf(path)
     elif path.is_file():
         found = read_config(path, assume=assume, allow_unread=allow_unread)
-    elif _is_hub_id(source):
-        from specplan.specs.huggingface.hub import download_config
-
+    elif is_hub_id(source):
         missing = NotFoundError(f"{source}: no such file or folder")
         found = read_config(download_config(source, missing), assume=assume, allow_unread=allow_unread)
         found = replace(found, model=replace(found.model, name=source.rpartition("/")[2]))

@@ -4,12 +4,26 @@ Only ``config.json`` (and ModelOpt's ``hf_quant_config.json``) is fetched: no we
 """
 
 import contextlib
+import re
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from specplan.errors import InputError, NotFoundError
+
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether ``owner/name`` of the Hub is meant, not a file or folder that is not there.
+
+    >>> is_hub_id("meta-llama/Llama-3.1-8B"), is_hub_id("./llama/8b"), is_hub_id("llama/config.json")
+    (True, False, False)
+    """
+    owner = Path(source.partition("/")[0])
+    local = (".json", ".yaml", ".yml", ".gguf", ".safetensors", ".bin", ".txt")
+    return _HUB_ID.fullmatch(source) is not None and not owner.exists() and not source.lower().endswith(local)
 
 
 def _reachable(endpoint: str) -> bool:
