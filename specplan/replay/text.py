@@ -4,15 +4,18 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from specplan.errors import InputError, MissingExtraError
-from specplan.files.reading import is_there
+from specplan.files.documents import json_object
+from specplan.files.reading import MAX_DOCUMENT_BYTES, is_there, read_text
 from specplan.replay.requests import TokenArray
 
 Message = dict[str, str]
+
+_MAX_TEMPLATE_BYTES: Final = 2**20
 
 
 class TextEncoder:
@@ -40,12 +43,13 @@ class TextEncoder:
         except ModuleNotFoundError:
             raise MissingExtraError("tokenizers", extra="replay") from None
         file = path / "tokenizer.json" if is_there(path) and path.is_dir() else path
+        text = read_text(file, "a tokenizer.json", MAX_DOCUMENT_BYTES)
+        json_object(text, str(file))
         try:
-            text = file.read_text(encoding="utf-8")
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
-        except OSError as error:
-            raise InputError(f"cannot read the tokenizer {file}: {error.strerror or error}") from None
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # its Rust half panics past Exception
             raise InputError(f"{file} is no tokenizer.json: {error}") from None
         self._tokenizer.no_truncation()  # files saved after training cut or pad every text to one length
         self._tokenizer.no_padding()
@@ -86,10 +90,7 @@ class TextEncoder:
         beside = self._path / "chat_template.jinja" if self._path.is_dir() else None
         for file in (given, beside if beside is not None and beside.exists() else None):
             if file is not None:
-                try:
-                    return file.read_text(encoding="utf-8")
-                except OSError as error:
-                    raise InputError(f"cannot read the chat template {file}: {error.strerror or error}") from None
+                return read_text(file, "a chat template", _MAX_TEMPLATE_BYTES)
         found = self._config.get("chat_template")
         if isinstance(found, list):
             named = {t.get("name"): t.get("template") for t in found if isinstance(t, Mapping)}
@@ -138,8 +139,4 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     file = path / "tokenizer_config.json" if path.is_dir() else path.with_name("tokenizer_config.json")
     if not file.exists():
         return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {file}: {error}") from None
-    return found if isinstance(found, Mapping) else {}
+    return json_object(read_text(file, "the config of a tokenizer"), str(file))
