@@ -5,10 +5,12 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from specplan.errors import InputError
 from specplan.files.reading import MAX_TEXT_BYTES, read_bytes
+
+Nan = Literal["refuse", "unknown", "keep"]
 
 MAX_DEPTH: Final = 100
 """Lists and objects within one another."""
@@ -47,7 +49,7 @@ def _unknown(name: str) -> None:  # noqa: ARG001 - the parser's signature
     return None
 
 
-def parse_json(text: str | bytes, where: str, *, nan_is_unknown: bool = False) -> Any:
+def parse_json(text: str | bytes, where: str, *, nan: Nan = "refuse") -> Any:
     """JSON value in `text`.
 
     Parameters
@@ -56,8 +58,8 @@ def parse_json(text: str | bytes, where: str, *, nan_is_unknown: bool = False) -
         UTF-8, with or without a mark.
     where : str
         File (and line) for messages.
-    nan_is_unknown : bool
-        Take NaN and infinities, which engines write for means of nothing, as null; without it they are refused.
+    nan : {"refuse", "unknown", "keep"}
+        What to make of NaN and infinities: engines write them for means of nothing, configs for bounds that are none.
 
     Raises
     ------
@@ -66,20 +68,20 @@ def parse_json(text: str | bytes, where: str, *, nan_is_unknown: bool = False) -
 
     Examples
     --------
-    >>> parse_json('{"a": [1, 2.5]}', "example"), parse_json("[NaN]", "example", nan_is_unknown=True)
+    >>> parse_json('{"a": [1, 2.5]}', "example"), parse_json("[NaN]", "example", nan="unknown")
     ({'a': [1, 2.5]}, [None])
     >>> parse_json('{"a": 1, "a": 2}', "example")
     Traceback (most recent call last):
     specplan.errors.InputError: example: key 'a' appears twice
     """
-    constant: Callable[[str], Any] = _unknown if nan_is_unknown else _no_number
+    constants: dict[Nan, Callable[[str], Any]] = {"refuse": _no_number, "unknown": _unknown, "keep": float}
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
         if text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
             raise InputError(f"more than {MAX_VALUES} values")
         document = json.loads(
-            text, object_pairs_hook=_unique_pairs, parse_int=_whole, parse_float=_real, parse_constant=constant
+            text, object_pairs_hook=_unique_pairs, parse_int=_whole, parse_float=_real, parse_constant=constants[nan]
         )
     except UnicodeDecodeError:
         raise InputError(f"{where}: not JSON: expected UTF-8 text") from None
@@ -109,19 +111,19 @@ def _is_deeper(document: Any, depth: int) -> bool:
     return True
 
 
-def json_object(text: str | bytes, where: str, *, nan_is_unknown: bool = False) -> dict[str, Any]:
+def json_object(text: str | bytes, where: str, *, nan: Nan = "refuse") -> dict[str, Any]:
     """JSON object in `text`, as `parse_json`.
 
     >>> json_object("[1]", "example")
     Traceback (most recent call last):
     specplan.errors.InputError: example: expected a JSON object with named fields, got list
     """
-    document = parse_json(text, where, nan_is_unknown=nan_is_unknown)
+    document = parse_json(text, where, nan=nan)
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected a JSON object with named fields, got {type(document).__name__}")
     return document
 
 
-def read_json(path: Path, expected: str, max_bytes: int = MAX_TEXT_BYTES, *, nan_is_unknown: bool = False) -> Any:
+def read_json(path: Path, expected: str, max_bytes: int = MAX_TEXT_BYTES, *, nan: Nan = "refuse") -> Any:
     """JSON value of a file (plain, gzip or zstandard); see `parse_json` and `specplan.files.reading.read_bytes`."""
-    return parse_json(read_bytes(path, expected, max_bytes), str(path), nan_is_unknown=nan_is_unknown)
+    return parse_json(read_bytes(path, expected, max_bytes), str(path), nan=nan)

@@ -46,7 +46,7 @@ def refuse_code(folder: Path) -> None:
     for name in ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json"):
         path = folder / name
         if path.is_file():
-            found = read_json(path, "a config")
+            found = read_json(path, "a config", nan="keep")
             if isinstance(found, dict) and found.get("auto_map"):
                 raise InputError(f"{path}: auto_map names code of the model's own, which specplan does not run")
 
@@ -103,7 +103,7 @@ def _folder_state(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]
     from safetensors.torch import load_file
 
     refuse_code(folder)
-    config = read_json(folder / "config.json", "the config of a model")
+    config = read_json(folder / "config.json", "the config of a model", nan="keep")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise InputError(f"{folder} holds no *.safetensors file")

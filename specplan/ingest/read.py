@@ -97,7 +97,7 @@ def _streamed(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         chunks += 1
         try:
-            chunk = parse_json(body, f"{path}:{number}", nan_is_unknown=True)
+            chunk = parse_json(body, f"{path}:{number}", nan="unknown")
         except InputError as error:
             raise InputError(f"{error}; expected a chunk of a stream behind 'data:'") from None
         if isinstance(chunk, dict):
@@ -218,7 +218,7 @@ def _read_json(path: Path, origin: str, width: int | None) -> list[Observation]:
 
 def _first_row(line: str | bytes) -> object:
     try:
-        return parse_json(line, "the first line", nan_is_unknown=True)
+        return parse_json(line, "the first line", nan="unknown")
     except InputError:
         return None
 
@@ -227,7 +227,7 @@ def _whole_document(path: Path) -> Any:
     """The file as one JSON document, or None if it is JSON lines."""
     text = _text(path)
     try:
-        return parse_json(text, str(path), nan_is_unknown=True)
+        return parse_json(text, str(path), nan="unknown")
     except InputError:
         if _first_row(text.strip().partition("\n")[0]) is None:
             raise  # JSON lines have a document in the first line
@@ -244,6 +244,6 @@ def _named(origin: str, items: list[Any]) -> Iterator[tuple[str, dict[str, Any]]
 def _json_lines(path: Path, log: BrokenLog) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in read_lines(path, log):
         try:
-            yield f"{path}:{number}", json_object(line, f"{path}:{number}", nan_is_unknown=True)
+            yield f"{path}:{number}", json_object(line, f"{path}:{number}", nan="unknown")
         except InputError as error:
             raise InputError(f"{error}; expected one response per line") from None

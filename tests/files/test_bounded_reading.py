@@ -65,7 +65,8 @@ def test_each_bound_of_json_is_one_line(text: str | bytes, says: str) -> None:
 def test_bounds_are_not_met_one_step_before_them() -> None:
     assert parse_json("[" * 100 + "]" * 100, "x")
     assert parse_json("9" * 308, "x") == int("9" * 308)
-    assert parse_json('{"a": NaN}', "x", nan_is_unknown=True) == {"a": None}
+    assert parse_json('{"a": NaN}', "x", nan="unknown") == {"a": None}
+    assert parse_json("[0.0, Infinity]", "x", nan="keep") == [0.0, float("inf")]  # a bound that is none, in a config
 
 
 def test_a_list_is_no_object() -> None:

@@ -282,7 +282,7 @@ _DRAFT_FIELDS: Final = frozenset({
 
 def read_config(path: Path, *, assume: str | None = None, allow_unread: bool = False) -> Imported:
     """Model in the ``config.json`` at `path`."""
-    config = json_object(read_text(path, "a Hugging Face config (JSON)"), str(path))
+    config = json_object(read_text(path, "a Hugging Face config (JSON)"), str(path), nan="keep")
     name = path.parent.name if path.name == "config.json" else path.stem
     quant = path.with_name("hf_quant_config.json")
     beside = json_object(read_text(quant, "ModelOpt's quantisation (JSON)"), str(quant)) if quant.is_file() else None

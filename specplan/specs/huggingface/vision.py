@@ -272,7 +272,7 @@ def tower_beside(path: Path) -> tuple[VisionTower | None, str]:
     file = path / "config.json" if path.is_dir() else path
     if file.suffix != ".json" or not file.is_file():
         return None, ""
-    config = json_object(read_text(file, "a Hugging Face config (JSON)"), str(file))
+    config = json_object(read_text(file, "a Hugging Face config (JSON)"), str(file), nan="keep")
     found = vision_tower(config)
     if found is None and "vision_config" in config:
         return None, f"the vision tower of {file} is not known and not counted (give --extra-weights)"
