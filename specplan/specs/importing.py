@@ -1,7 +1,9 @@
 """What a user names becomes a model and, where weights lie beside it, a summary of the checkpoint's headers."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from specplan.errors import InputError, NotFoundError
 from specplan.specs.catalog import is_shipped, load_model

@@ -211,7 +211,7 @@ def test_a_file_that_is_no_tokenizer_says_so(tmp_path: Path, content: str) -> No
     path.write_text(content)
     with pytest.raises(InputError, match=r"no tokenizer\.json|not JSON"):
         TextEncoder(path)
-    with pytest.raises(InputError, match="cannot read the tokenizer"):
+    with pytest.raises(InputError, match="no such file, expected a tokenizer"):
         TextEncoder(tmp_path / "absent")
 
 
@@ -324,7 +324,7 @@ def test_a_spread_json_document(tmp_path: Path) -> None:
     log = BrokenLog()
     assert list(TraceReader(broken=log).read([path])) == []
     assert log.count == 1
-    with pytest.raises(InputError, match="no step_order"):
+    with pytest.raises(InputError, match=r"no step_order|not JSON"):
         read_step_order(path)
 
 
