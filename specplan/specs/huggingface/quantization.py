@@ -92,7 +92,7 @@ def _fp8(f: Fields, block: Mapping[str, Any]) -> Quantization:
 def _integers(f: Fields, block: Mapping[str, Any], kind: str, bits: int = 4, size: int = 128) -> NumberFormat | None:
     """Format of an entry with ``bits`` and ``group_size``; None for 16 bits."""
     stated = block.get("bits", block.get("w_bit", bits))
-    if f.whole(stated, "quantization_config.bits") >= 16:
+    if f.whole(stated, "quantization_config.bits") == 16:
         return None
     name = next((n for n in ("q_group_size", "group_size") if n in block), "group_size")
     bits = _bits(f, {"bits": stated}, "bits", bits)
