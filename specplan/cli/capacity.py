@@ -2,6 +2,8 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def capacity(
     target: str = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
@@ -9,6 +11,7 @@ def capacity(
     input_: str = typer.Option(..., "--input", help="Prompt tokens: 1500; p50=800,p95=4000; a histogram file."),
     output: str = typer.Option(..., "--output", help="Output tokens, likewise."),
     gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profiles, comma separated."),
+    quantization: str = options.QUANTIZATION,
     tp: str = typer.Option("1", "--tensor-parallel-size", "--tp", help="Ranks of a replica, comma separated."),
     source: list[str] = typer.Option(["none"], "--source", "-s", help="As in simulate; repeat for more."),
     ttft: list[str] = typer.Option([], "--ttft", help="Target, such as p95=500ms."),
@@ -48,7 +51,7 @@ def capacity(
     from specplan.simulate.capacity import capacity as search
     from specplan.simulate.outcome import read_target
     from specplan.simulate.served_source import Limits, check_seeds
-    from specplan.specs.catalog import load_model
+    from specplan.specs.catalog import load_target
     from specplan.specs.hardware import load_accelerator
     from specplan.timing.step_time import machine
 
@@ -74,7 +77,7 @@ def capacity(
             output_path(given, PICTURES)
     cards = {name.strip(): load_accelerator(name.strip()) for name in gpu.split(",")}
     prices = read_prices(price, {card.name for card in cards.values()})
-    model = load_model(target)
+    model = load_target(target, quantization)
     candidates = [
         Candidate(setting=Setting(target=model, on=machine(card, engine, ranks, layer)), source=one)
         for card in cards.values()

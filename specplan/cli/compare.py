@@ -9,6 +9,7 @@ def compare(
     target: str = options.TARGET,
     source: list[str] = options.SOURCE,
     gpu: str = options.GPU,
+    quantization: str = options.QUANTIZATION,
     tp: int = options.TP,
     batch: str = typer.Option(
         "1",
@@ -45,14 +46,14 @@ def compare(
     from specplan.api.sources import load_sources, load_tables
     from specplan.decide.compare import compare as plan
     from specplan.errors import InputError
-    from specplan.specs.catalog import load_model
+    from specplan.specs.catalog import load_target
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats
 
     if not source:
         raise InputError("name what drafts: --source ngram:alpha=.6, --source llama3.2-1b, ... (repeat for more)")
     report = plan(
-        load_model(target),
+        load_target(target, quantization),
         load_accelerator(gpu),
         load_sources(source, kappa),
         engine=engine,

@@ -10,6 +10,7 @@ def cost(
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model, named like the target."),
     source: str = typer.Option(None, "--source", "-s", help="What drafts, as in every command, instead of --draft."),
     gpu: str = options.GPU,
+    quantization: str = options.QUANTIZATION,
     tp: int = options.TP,
     draft_tp: int = typer.Option(
         None, "--draft-tensor-parallel-size", "--draft-tp", help="Must equal --tp, as in vLLM."
@@ -39,9 +40,10 @@ def cost(
     Exits with 1 if the weights leave no room for a cache.
     """
     from specplan.api.cost import cost as ask
+    from specplan.specs.catalog import load_target
 
     report = ask(
-        target,
+        load_target(target, quantization),
         gpu,
         draft=draft,
         source=source,

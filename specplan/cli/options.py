@@ -23,6 +23,12 @@ LAYER: Any = typer.Option("modelled", "--layer", help="How passes are timed: roo
 MEASURED: Any = typer.Option(
     None, "--measured", help="NAME=FILE: measured step times of the target or of a source, for --layer measured."
 )
+QUANTIZATION: Any = typer.Option(
+    None,
+    "--quantization",
+    "-q",
+    help="Ask for the target in another format: fp8, fp8-block, nvfp4, mxfp4, awq, gptq-int4, q4_k_m, bf16, ...",
+)
 KV_CACHE_DTYPE: Any = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ...")
 UTILIZATION: Any = typer.Option(
     None,

@@ -19,6 +19,7 @@ def plane(
         [], "--alpha", "-a", help="Acceptance of the drafts (.7, .6..0.8, .8/.7/.6), or NAME=... Without it it is free."
     ),
     gpu: str = options.GPU,
+    quantization: str = options.QUANTIZATION,
     tp: int = options.TP,
     kappa: int = typer.Option(
         None, "--num-speculative-tokens", "-k", help="Drafted tokens per step. [default: the least measured, else 3]"
@@ -50,13 +51,14 @@ def plane(
     from specplan.api.plane import plane as ask
     from specplan.api.sources import picture_width
     from specplan.report.output_file import ARRAYS, PICTURES, output_path
+    from specplan.specs.catalog import load_target
     from specplan.units import read_numbers
 
     picture = None if output is None else output_path(output, PICTURES)
     arrays = None if data is None else output_path(data, ARRAYS)
     inches = picture_width(width)
     found = ask(
-        targets or [],
+        [load_target(t, quantization) for t in targets or ()],
         gpu,
         sources=[*source, *points],
         draft=draft,

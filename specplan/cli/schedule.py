@@ -12,6 +12,7 @@ def schedule(
     source: str = typer.Option(None, "--source", "-s", help="Any source, as in `compare`, instead of --draft."),
     engine: str = options.ENGINE,
     gpu: str = options.GPU,
+    quantization: str = options.QUANTIZATION,
     tp: int = options.TP,
     context: str = options.CONTEXT_LEN,
     max_batch: int = typer.Option(None, "--max-batch", help="Largest batch; what fits the pool if not given."),
@@ -35,7 +36,7 @@ def schedule(
     from specplan.api.sources import load_tables, one_source
     from specplan.decide.schedule import schedule as plan
     from specplan.errors import InputError
-    from specplan.specs.catalog import load_model
+    from specplan.specs.catalog import load_target
     from specplan.specs.hardware import load_accelerator
     from specplan.values import formats
 
@@ -46,7 +47,7 @@ def schedule(
             "--draft needs its --alpha: acceptance is not assumed (`specplan compare` says which it needs)"
         )
     report = plan(
-        load_model(target),
+        load_target(target, quantization),
         load_accelerator(gpu),
         one_source(source if source is not None else f"{draft}:alpha={alpha}"),
         engine=engine,

@@ -2,6 +2,8 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def simulate(
     target: str = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
@@ -12,6 +14,7 @@ def simulate(
         help="none; ngram:coverage=.4,alpha=.8,k=3; llama3.2-1b:alpha=.7; a measured document. Repeat for more.",
     ),
     gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML file."),
+    quantization: str = options.QUANTIZATION,
     tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
     rate: float = typer.Option(None, "--rate", help="Open load: requests per second."),
     burstiness: float = typer.Option(1.0, "--burstiness", help="Gaps of the open load: 1 Poisson, below it bursts."),
@@ -66,7 +69,7 @@ def simulate(
     from specplan.simulate.outcome import read_target
     from specplan.simulate.served_source import Limits, check_seeds
     from specplan.simulate.stream import Served
-    from specplan.specs.catalog import load_model
+    from specplan.specs.catalog import load_target
     from specplan.specs.hardware import load_accelerator
     from specplan.timing.step_time import machine
     from specplan.values import formats
@@ -105,7 +108,7 @@ def simulate(
         from specplan.records.files import read_steps
 
         steps = list(read_steps(Path(records)))
-    model = load_model(target)
+    model = load_target(target, quantization)
     setting = Setting(
         target=model,
         on=machine(load_accelerator(gpu), engine, tp, layer),

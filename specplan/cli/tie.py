@@ -11,6 +11,7 @@ def tie(
     target: str = typer.Option(None, "--target", "-t", help="Target: derives c and verify factors."),
     alpha: str = typer.Option(None, "--alpha", "-a", help="Acceptance of A, if it is not written there."),
     gpu: str = options.GPU,
+    quantization: str = options.QUANTIZATION,
     tp: int = options.TP,
     kappa: int = options.KAPPA,
     batch: int = options.BATCH,
@@ -27,11 +28,12 @@ def tie(
     Exits with 1 if no single quantity of B can make up the difference.
     """
     from specplan.api.tie import tie as ask
+    from specplan.specs.catalog import load_target
 
     tied = ask(
         a,
         b,
-        target,
+        None if target is None else load_target(target, quantization),
         gpu,
         alpha=alpha,
         kappa=kappa,

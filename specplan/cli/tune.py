@@ -14,6 +14,7 @@ def tune(
     ),
     c: list[str] = typer.Option([], "--c", help="Draft costs of the table, such as .02,.1."),
     gpu: str = options.GPU,
+    quantization: str = options.QUANTIZATION,
     tp: int = options.TP,
     batch: int = options.BATCH,
     context: str = options.CONTEXT_LEN,
@@ -31,10 +32,11 @@ def tune(
     Exits with 1 if every named source has an acceptance and none pays at any draft length.
     """
     from specplan.api.tune import tune as ask
+    from specplan.specs.catalog import load_target
     from specplan.units import read_whole
 
     found = ask(
-        target,
+        None if target is None else load_target(target, quantization),
         gpu,
         sources=source,
         draft=draft,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from specplan.errors import InputError, ModelNote, NotFoundError, UnsupportedError
+from specplan.formulas.requantize import requantized
 from specplan.specs.model_yaml import ModelFile, load_model_yaml
 from specplan.values.model import Model
 
@@ -178,6 +179,16 @@ def load_draft(name_or_path: str | Path, target: Model) -> Model:
         hint = f"published for {target.name}: {own}" if own else f"none is known for {target.name}"
         raise InputError(f"{text!r} is a method; give the head's checkpoint, config.json or Hub id ({hint})")
     return load_model(name_or_path)
+
+
+def load_target(name_or_path: str | Path, quantization: str | None = None) -> Model:
+    """`load_model`, in the format `quantization` where one is named (`specplan.formulas.requantize.requantized`).
+
+    >>> load_target("llama3.1-8b", "fp8").quantization.name
+    'fp8'
+    """
+    model = load_model(name_or_path)
+    return model if quantization is None else requantized(model, quantization)
 
 
 def load_model_and_assumptions(name_or_path: str | Path) -> tuple[Model, tuple[str, ...]]:

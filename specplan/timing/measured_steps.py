@@ -27,6 +27,8 @@ class MeasuredTable:
         Largest relative miss of the smoothing on its own rows.
     source : str
         File and how many rows.
+    drafted : MeasuredTable or None
+        Another table for passes of more than one position per request, where whole drafted steps were measured.
     """
 
     fixed_s: float
@@ -35,13 +37,13 @@ class MeasuredTable:
     per_cached_token_s: float
     worst_residual: float
     source: str
+    drafted: "MeasuredTable | None" = None
 
     def time_s(self, batch: npt.ArrayLike, width: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray:
         """Time of a pass, seconds."""
         b, w, t = (np.asarray(x, np.float64) for x in (batch, width, context_len))
-        return np.asarray(
-            self.fixed_s + self.per_token_s * b * w + self.per_request_s * b + self.per_cached_token_s * b * t
-        )
+        plain = self.fixed_s + self.per_token_s * b * w + self.per_request_s * b + self.per_cached_token_s * b * t
+        return np.asarray(plain if self.drafted is None else np.where(w > 1, self.drafted.time_s(b, w, t), plain))
 
 
 def measured_table(rows: Sequence[tuple[float, float, float, float]], source: str) -> MeasuredTable:
