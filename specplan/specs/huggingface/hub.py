@@ -61,7 +61,10 @@ def download_config(model_id: str, otherwise: NotFoundError) -> Path:
         return Path(cached)
     page = f"{constants.ENDPOINT}/{model_id}"
     if constants.HF_HUB_OFFLINE:
-        raise NotFoundError(f"{otherwise}; --offline or HF_HUB_OFFLINE forbids to ask the Hub: {page}")
+        raise NotFoundError(
+            f"{otherwise}; --offline or HF_HUB_OFFLINE forbids to ask the Hub: download config.json from {page} and "
+            "give its path"
+        )
     if not _reachable(constants.ENDPOINT):
         raise NotFoundError(
             f"{otherwise}; the Hub cannot be reached: download config.json from {page} and give its path"
