@@ -1,10 +1,15 @@
 """Where shards run: here, in several processes, or on a Ray cluster; results in order, few under way at once."""
 
+import copyreg
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from specplan.errors import InputError, MissingExtraError
+
+# Frozen values hold read-only mappings, which pickle does not know by itself.
+copyreg.pickle(MappingProxyType, lambda mapping: (MappingProxyType, (dict(mapping),)))
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

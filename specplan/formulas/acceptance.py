@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 from specplan.errors import InputError
 from specplan.formulas.emitted import checked_between, checked_kappa, checked_probability, expected_emitted
@@ -189,7 +189,7 @@ def _estimate(value: float, spread: float, count: float, n: int, proportion: boo
         spread = value * (1.0 - value) * count * (n - 1) / n
     error = float(np.sqrt(spread * n / (n - 1)) / count)
     tail = (1.0 - confidence) / 2.0
-    reach = float(stats.t.isf(tail, n - 1)) * error
+    reach = -float(special.stdtrit(n - 1, tail)) * error
     low, high = value - reach, value + reach
     if proportion and value in (0.0, 1.0):
         far = float(-np.expm1(np.log(tail) / n))  # 1 - tail**(1/n)

@@ -21,6 +21,7 @@ from specplan.simulate.state import (
     HELD,
     HITS,
     IN_CHUNK,
+    KEYED,
     LOOKED,
     NEXT,
     NOW,
@@ -154,13 +155,14 @@ def schedule(s: State, rules: Rules) -> int:
         if tokens <= 0:
             i += 1
             continue
-        blocks = _blocks_for(rules, computed + tokens)
-        while blocks - req[r + HELD] > at[FREE] and i < at[RUNNING]:
-            preempt_last(at, req, slots, pool, s.events, rules)
-        if i == at[RUNNING]:
-            break
-        grow(at, req, pool, rules, r, blocks)
-        if rules.prefix:
+        if min(computed + tokens + rules.lookahead, rules.max_len) > req[r + HELD] * rules.block:
+            blocks = _blocks_for(rules, computed + tokens)
+            while blocks - req[r + HELD] > at[FREE] and i < at[RUNNING]:
+                preempt_last(at, req, slots, pool, s.events, rules)
+            if i == at[RUNNING]:
+                break
+            grow(at, req, pool, rules, r, blocks)
+        if rules.prefix and min(computed + tokens, known) >= (req[r + KEYED] + 1) * rules.block:
             keep_full(req, pool, s.ids, rules, r, min(computed + tokens, known))
         slots[n * SLOT + CHOSEN] = r
         slots[n * SLOT + GRANTED] = tokens
