@@ -36,6 +36,7 @@ def compare(
     verdict: bool = typer.Option(
         False, "--verdict", help="Exit with 1 unless some source pays at every batch and context."
     ),
+    detail: bool = typer.Option(False, "--detail", help="Also the plain pass kernel by kernel, at the first batch."),
     json: bool = options.JSON,
 ) -> None:
     """Step time and throughput of each draft source under offered loads, against plain decoding at its own fit.
@@ -69,14 +70,27 @@ def compare(
         price_per_hour=price,
         tables=load_tables(measured),
     )
-    if json:
-        from specplan.report import compare_table, json_document
+    kernels = None
+    if detail:
+        from specplan.decide.pass_detail import pass_detail
 
-        typer.echo(json_document.render(compare_table.compare_document(report)))
+        first, cached = (units.parse_count(text.split(",")[0]) for text in (batch, context))
+        kernels = pass_detail(report.target, report.accelerator, engine=engine, tp=tp, batch=first, context_len=cached)
+    if json:
+        from specplan.report import compare_table, json_document, kernels_table
+
+        document = compare_table.compare_document(report)
+        if kernels is not None:
+            document["kernels"] = kernels_table.kernels_document(kernels)
+        typer.echo(json_document.render(document))
     else:
         from specplan.report.compare_table import print_compare
         from specplan.report.console import Console
 
         print_compare(report, Console(), verdict=verdict)
+        if kernels is not None:
+            from specplan.report.kernels_table import print_kernels
+
+            print_kernels(kernels, f"a plain pass, batch {first}, context {cached:,}", Console())
     if not report.fits or (verdict and not report.pays):
         raise typer.Exit(1)

@@ -145,6 +145,10 @@ def kernels_of(
     model, tp, kv_format, head_of
         As in `specplan.formulas.step.pass_shape`.
 
+    Notes
+    -----
+    Source: which multiplications engines fuse: vLLM 0.32 and SGLang 0.5 (QKV, gate and up, latent projections).
+
     Examples
     --------
     >>> from specplan.values.formats import lookup
