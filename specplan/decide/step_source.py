@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from specplan.decide.adaptive import adapted
 from specplan.decide.source import elsewhere, emitted, emitted_per_draft, medusa_heads, most_kappa
 from specplan.errors import UnsupportedError
 from specplan.formulas.emitted import FloatArray
@@ -257,10 +258,21 @@ def step_time(
         draft = source.c * mean_drafted(source, k) * drafting * plain_s
     else:
         draft = _draft_s(on, source, of, b, t, k, positions, verify_s, draft_table)
+    tokens = np.broadcast_to(emitted(source, k), b.shape) if source.adaptive is None else np.ones(b.shape)
+    if source.adaptive is not None and drafted.any():
+        if source.verify is not None or source.nodes is not None:
+            raise source.wrong(
+                "adaptive verification cuts chains and prices its own widths; leave out verify and nodes"
+            )
+        parts = adapted(on, source, of.target, b[drafted], t[drafted], k[drafted], np.asarray(draft)[drafted])
+        tokens, positions = tokens.copy(), positions.copy()
+        tokens[drafted], positions[drafted], rest = parts
+        verify_s = verify_s.copy()
+        verify_s[drafted] = rest - host[drafted]
     if source.verify is not None:
         verify_s = np.where(drafted, (1 + drafting * (source.verify - 1)) * plain_s - host, verify_s)
     return StepTime(
-        emitted=np.broadcast_to(emitted(source, k), b.shape),
+        emitted=tokens,
         positions=positions,
         draft_s=np.where(drafted, draft, 0.0),
         verify_s=verify_s,

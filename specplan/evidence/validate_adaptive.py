@@ -1,7 +1,7 @@
 """Published measurements of adaptive verification and of block drafters beside what the rule predicts.
 
 A table over concurrency prices itself: its plain and fixed columns are measured step times at known widths, and from
-these the adaptive column is predicted. What a confidence tells (`RESOLUTION`), how requests differ (`DISPERSION`), what
+these the adaptive column is predicted. What a confidence tells (`CONFIDENCE`), how requests differ (`DISPERSION`), what
 deciding costs (`OVERHEAD`) and the share of a step that drafts (`DRAFT_SHARE`) are fitted to the tables marked ``fit``.
 """
 
@@ -13,18 +13,17 @@ from typing import Any, Final
 import numpy as np
 from scipy.optimize import brentq
 
+from specplan.decide.adaptive import DISPERSION, OVERHEAD
 from specplan.errors import InputError
 from specplan.evidence.validate import Comparison, TableReport, summaries
 from specplan.formulas.adaptive import AdaptiveStep, WidthCost, adaptive_expectation, confidences
 from specplan.formulas.emitted import FloatArray, expected_emitted
+from specplan.values.source import CONFIDENCE
 
-RESOLUTION: Final = 0.2
-DISPERSION: Final = 0.1
 CALIBRATION: Final[Mapping[str, float]] = {"dflash2": 0.25}
 """Exponent of the survivals that a step sees, 1 for a trained confidence head. A drafter without one ranks by its own
 scores, which promise too much: it verifies more than pays. Fitted to the table of SGLang #36136."""
 
-OVERHEAD: Final = 0.06
 DRAFT_SHARE: Final = 0.15
 BLOCK_COST: Final = 2.92
 """Plain steps that drafting and verifying a block of 8 costs in llama.cpp at batch 1, fitted to its DSpark rows."""
@@ -176,7 +175,7 @@ def _adaptive_step(
     cost: WidthCost, batch: int, kappa: int, emitted: float, draft_s: float, calibration: float
 ) -> AdaptiveStep:
     alpha = constant_alpha(emitted, kappa)
-    true, _ = confidences([alpha] * kappa, resolution=RESOLUTION, dispersion=DISPERSION)
+    true, _ = confidences([alpha] * kappa, resolution=CONFIDENCE, dispersion=DISPERSION)
     return adaptive_expectation(true**calibration, true, cost, batch, draft_s)
 
 
@@ -198,7 +197,7 @@ def _positions(name: str, table: Mapping[str, Any], notes: list[str]) -> Iterato
     except (KeyError, TypeError, ValueError):
         raise InputError(f"table {name}: baseline and adaptive need per_position and accepted_length") from None
     hazard = np.concatenate([fixed[:1], fixed[1:] / fixed[:-1]])
-    seen, _ = confidences(hazard, resolution=RESOLUTION, dispersion=DISPERSION, rows=4096)
+    seen, _ = confidences(hazard, resolution=CONFIDENCE, dispersion=DISPERSION, rows=4096)
     best = np.sort(seen, axis=None)[::-1]
     budget = int(np.searchsorted(np.cumsum(best) / len(seen), length - 1)) + 1
     least = best[min(budget, best.size) - 1]

@@ -15,7 +15,7 @@ from typing import Any, Final, get_type_hints
 from specplan.errors import InputError
 from specplan.propose.rules import NgramSource, OwnSource, SglangNgramSource, SuffixSource, TokenSource
 from specplan.units import read_number, read_whole
-from specplan.values.source import FREE, METHODS, NO_SOURCE, Range, Source
+from specplan.values.source import CONFIDENCE, FREE, METHODS, NO_SOURCE, Range, Source
 
 MAX_GRID: Final = 10_000
 """Most combinations of one grid."""
@@ -33,6 +33,7 @@ KEYS: Final[Mapping[str, str]] = {
     "c": "draft step over target step",
     "verify": "verify pass over plain pass",
     "overhead": "what every step pays, in plain passes",
+    "adaptive": "how much is verified is decided per step; adaptive=0..1 says what the confidence explains",
     "name": "what it is called",
 }
 """What may be said of any source; a matcher also takes its rule's words, ``draft`` those of `DRAFT_KEYS`."""
@@ -77,6 +78,8 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
     options: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
+        if key == "adaptive" and not equals:
+            equals, value = "=", str(CONFIDENCE)
         if not equals or not value:
             raise InputError(f"source {text!r}: {part!r} is not key=value; write for example ngram:min=2,max=5,k=3")
         if key in options:

@@ -20,6 +20,7 @@ from specplan.decide.adaptive import verify_cost
 from specplan.decide.pricing import Pair
 from specplan.errors import InputError
 from specplan.formulas.adaptive import WidthCost, verify_budget
+from specplan.formulas.step import pass_shape
 from specplan.propose.build import proposer_of
 from specplan.propose.rules import TokenSource
 from specplan.replay.requests import RecordedRequest
@@ -315,6 +316,7 @@ def replay_adaptively(
     """
     if not any(r.response.size > 1 for r in requests):
         raise InputError("adaptive verification: no request has a step after its prefill")
+    on, shape = pair.machine, pass_shape(pair.target, pair.tp, pair.kv_format)
     found = []
     for source, label in sources.items():
         try:
@@ -326,7 +328,7 @@ def replay_adaptively(
         rows = []
         for done, batch in enumerate(batches):
             progress(label, done, len(batches))
-            cost = verify_cost(pair, batch=batch, context_len=context_len, most=batch * (1 + longest))
+            cost = verify_cost(on, shape, batch=batch, context_len=context_len, most=batch * (1 + longest))
             rows.append(adaptive_row(tables, batch, cost, draft_s=float(host_ngram_s(batch, context_len))))
         progress(label, len(batches), len(batches))
         found.append(AdaptiveReplay(label=label, rows=tuple(rows)))

@@ -23,6 +23,10 @@ FREE: Final = ("free", "lookup")
 """Names of sources that cost nothing at all."""
 WEIGHTLESS: Final = (*MATCHERS, *FREE)
 
+CONFIDENCE: Final = 0.2
+"""Share of the variance of acceptance that a trained confidence head explains, fitted to published tables; what
+``adaptive`` means where it stands alone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
@@ -92,6 +96,9 @@ class Source:
         Measured verify factors by positions per request, rising.
     batch : int or None
         Requests per step at which it was measured.
+    adaptive : float or None
+        Verification decides per step how much of each draft to verify, by a confidence that explains this share of the
+        variance of acceptance: 1 knows every fate, 0 the request's acceptance alone. None verifies the whole draft.
     alpha_origin, c_origin, verify_origin : {"derived", "assumed", "measured"}
         Where acceptance with coverage, c, and the verify factor come from.
     """
@@ -118,6 +125,7 @@ class Source:
     overhead: float | None = None
     widths: tuple[tuple[int, float], ...] = ()
     batch: int | None = None
+    adaptive: float | None = None
     alpha_origin: Origin = "assumed"
     c_origin: Origin = "assumed"
     verify_origin: Origin = "assumed"
@@ -156,7 +164,11 @@ class Source:
         ):
             found += [] if span is None else [(key, end, low, high) for end in (span.low, span.best, span.high)]
         found += [("alpha", h, 0.0, 1.0) for h in self.hazard]
-        found += [("hit", self.hit, 0.0, 1.0), ("cont", self.continuation, 0.0, 1.0)]
+        found += [
+            ("adaptive", self.adaptive, 0.0, 1.0),
+            ("hit", self.hit, 0.0, 1.0),
+            ("cont", self.continuation, 0.0, 1.0),
+        ]
         found += [("k", self.kappa, 0 if self.kind == "none" else 1, inf), ("topk", self.topk, 1, inf)]
         found += [(key, getattr(self, key), 0.0, inf) for key in ("c", "verify", "overhead", "drafted")]
         return found
