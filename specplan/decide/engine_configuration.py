@@ -131,7 +131,9 @@ def _vllm(
     configuration["num_speculative_tokens"] = max(configured, 1)
     if source.kind == "model":
         configuration["draft_tensor_parallel_size"] = setting.on.tp
-    if dynamic and (len(ranges) > 1 or configured > longest):
+    if source.adaptive is not None and source.kind == ADAPTIVE:
+        configuration["enable_adaptive_verification"] = True
+    elif dynamic and (len(ranges) > 1 or configured > longest):
         configuration["num_speculative_tokens_per_batch_size"] = [[r.first, r.last, r.kappa] for r in ranges]
     environment = {"VLLM_USE_V2_MODEL_RUNNER": "0"} if source.kind == "ngram-host" else {}
     command = ["vllm", "serve", names.target]
@@ -197,7 +199,19 @@ def _uses_one_hot(source: Source, temperature: float) -> bool:
     return temperature > 0 and (source.kind == "model" or source.kind in HEADS)
 
 
+ADAPTIVE: Final = "dspark"
+"""The method for which vLLM 0.32 decides per step how much to verify; it needs a confidence head."""
+
 _VLLM_WARNINGS: Final = (
+    (
+        lambda s, _, __: s.adaptive is not None and s.kind == ADAPTIVE,
+        "adaptive verification needs full CUDA graphs of varied lengths (attention backends differ), the default "
+        "runner, no LoRA and no pipeline parallelism; a length below the checkpoint's block is refused",
+    ),
+    (
+        lambda s, _, __: s.adaptive is not None and s.kind != ADAPTIVE,
+        "vLLM 0.32 decides per step for dspark alone: for this source the lengths by batch are what it offers",
+    ),
     (
         lambda s, dynamic, _: s.kind == "model" and dynamic,
         "vLLM 0.32 makes all drafting passes of a stand-alone draft model whatever length is scheduled: a shorter "
@@ -237,6 +251,11 @@ _VLLM_WARNINGS: Final = (
 )
 
 _SGLANG_WARNINGS: Final = (
+    (
+        lambda s, _, __: s.adaptive is not None,
+        "SGLang 0.5.23 verifies the whole draft in every step (a rule for DFlash2 is proposed in #36136): the lengths "
+        "by batch are what it offers",
+    ),
     (
         lambda s, dynamic, _: not dynamic and s.kappa is None,
         "SGLang 0.5.23 adapts steps for EAGLE and EAGLE3 with top-k 1 only: one length serves all batches",

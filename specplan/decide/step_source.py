@@ -265,10 +265,9 @@ def step_time(
                 "adaptive verification cuts chains and prices its own widths; leave out verify and nodes"
             )
         parts = adapted(on, source, of.target, b[drafted], t[drafted], k[drafted], np.asarray(draft)[drafted])
-        tokens, positions = tokens.copy(), positions.copy()
+        tokens, positions, verify_s = np.array(tokens), np.array(positions), np.array(verify_s)
         tokens[drafted], positions[drafted], rest = parts
-        verify_s = verify_s.copy()
-        verify_s[drafted] = rest - host[drafted]
+        verify_s[drafted] = rest - np.asarray(host)[drafted]
     if source.verify is not None:
         verify_s = np.where(drafted, (1 + drafting * (source.verify - 1)) * plain_s - host, verify_s)
     return StepTime(

@@ -1,0 +1,58 @@
+"""Adaptive verification as a source: between its bounds, better at load, refused where it cannot be, and configured."""
+
+import json
+
+import pytest
+
+from specplan.decide.compare import compare
+from specplan.decide.schedule import schedule
+from specplan.errors import InputError
+from specplan.propose.spelling import read_source
+from specplan.specs.catalog import load_model
+from specplan.specs.hardware import load_accelerator
+
+TARGET, CARD = load_model("llama3-8b"), load_accelerator("h100-sxm")
+
+
+def ratios(spelling: str, batches: list[int]) -> list[float]:
+    report = compare(TARGET, CARD, [read_source(spelling)], batches=batches)
+    return [c.ratio for c in report.cells if c.source != "none"]
+
+
+def test_adaptive_lies_between_no_and_full_knowledge_and_gains_with_load() -> None:
+    loads = [1, 32, 192]
+    base = "mine:c=.01,alpha=.7,k=7"
+    fixed, none, some, perfect = (
+        ratios(base + more, loads) for more in ("", ",adaptive=0", ",adaptive", ",adaptive=1")
+    )
+    assert all(n <= s * 1.005 and s <= p * 1.005 for n, s, p in zip(none, some, perfect, strict=True))
+    gains = [s / f for s, f in zip(some, fixed, strict=True)]
+    assert gains == sorted(gains)
+    assert gains[0] < 1.0 < gains[-1]  # deciding costs, and where positions are free there is nothing to gain
+
+
+def test_steps_without_a_draft_are_not_verified() -> None:
+    full, half = (ratios(f"mine:c=.01,alpha=.7,k=7,coverage={g},adaptive", [64])[0] for g in (1, 0.5))
+    assert 1.0 < half < full
+
+
+@pytest.mark.parametrize(
+    ("spelling", "message"),
+    [
+        ("mine:c=.01,emitted=2.3,k=5,adaptive", "acceptance by position"),
+        ("mine:c=.01,alpha=.7,k=5,nodes=8,adaptive", "cuts chains"),
+        ("mine:c=.01,alpha=.7,k=5,adaptive=1.5", "adaptive"),
+        ("mine:c=.01,alpha=.8/.7,k=2,verify=1.2,adaptive", "leave out verify"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused(spelling: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ratios(spelling, [4])
+
+
+def test_only_vllms_dspark_is_told_to_adapt() -> None:
+    with_head = schedule(TARGET, CARD, read_source("dspark:c=.01,alpha=.8,k=7,adaptive"), engine="vllm")
+    assert json.loads(json.dumps(with_head.configuration.settings))["enable_adaptive_verification"] is True
+    other = schedule(TARGET, CARD, read_source("eagle3:alpha=.8,adaptive,k=3"), engine="vllm")
+    assert "enable_adaptive_verification" not in other.configuration.settings
+    assert any("dspark alone" in w for w in other.warnings)
