@@ -9,10 +9,14 @@ from specplan.errors import InputError
 
 def validate(
     table: str = typer.Argument(
-        None, help="One published table, rows (measured speedups), or startup (recorded logs); all if not given."
+        None,
+        help="One published table, rows (measured speedups), adaptive (verification by load), or startup (recorded "
+        "logs); all if not given.",
     ),
     rows: Path = typer.Option(
-        None, "--rows", help="Measured rows of your own (JSON) in place of the shipped ones; with startup, its rows."
+        None,
+        "--rows",
+        help="Measured rows of your own (JSON) in place of the shipped ones; of startup or adaptive, too.",
     ),
     figures: bool = typer.Option(
         False, "--figures", help="Every figure, not only the medians (always with one table)."
@@ -27,14 +31,19 @@ def validate(
     if table == "startup":
         _startup(rows, json=json)
         return
-    if rows is not None and table not in (None, "rows"):
-        raise InputError("--rows belongs to specplan validate, validate rows and validate startup")
+    if rows is not None and table not in (None, "rows", "adaptive"):
+        raise InputError("--rows belongs to specplan validate, validate rows, validate adaptive and validate startup")
     from specplan.evidence.published_rows import predicted_rows, summaries
     from specplan.specs.catalog import load_model
 
     results = predicted_rows(rows, load_model, load_accelerator) if table in (None, "rows") else ()
     alone = table == "rows" or rows is not None
-    reports = () if alone else plan(load_accelerator, (table,) if table else None)
+    if table == "adaptive":
+        from specplan.evidence.validate_adaptive import adaptive_tables
+
+        reports = adaptive_tables(rows)
+    else:
+        reports = () if alone else plan(load_accelerator, (table,) if table else None)
     from specplan.report import rows_table, validate_table
 
     found = summaries(results)

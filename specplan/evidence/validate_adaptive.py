@@ -8,6 +8,7 @@ deciding costs (`OVERHEAD`) and the share of a step that drafts (`DRAFT_SHARE`) 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.optimize import brentq
 from specplan.decide.adaptive import DISPERSION, OVERHEAD
 from specplan.errors import InputError
 from specplan.evidence.validate import Comparison, TableReport, summaries
+from specplan.files.documents import read_json
 from specplan.formulas.adaptive import AdaptiveStep, WidthCost, adaptive_expectation, confidences
 from specplan.formulas.emitted import FloatArray, expected_emitted
 from specplan.values.source import CONFIDENCE
@@ -32,13 +34,13 @@ UNPRINTED: Final[Mapping[int, float]] = {7: 3.54}
 """E by draft length where a table prints no accepted length: the positions that the table of GLM-5.2 prints, cut."""
 
 
-def adaptive_tables(rows: Mapping[str, Any] | None = None) -> tuple[TableReport, ...]:
+def adaptive_tables(path: Path | None = None) -> tuple[TableReport, ...]:
     """Each table beside its prediction.
 
     Parameters
     ----------
-    rows : Mapping, optional
-        A document of the shipped form, with ``tables``; the shipped one if None.
+    path : Path, optional
+        A JSON document of the shipped form, with ``tables``; the shipped one if None.
 
     Raises
     ------
@@ -50,12 +52,20 @@ def adaptive_tables(rows: Mapping[str, Any] | None = None) -> tuple[TableReport,
     >>> [r.name for r in adaptive_tables()]
     ['vllm-52362', 'vllm-52992', 'sglang-36136-humaneval', 'llamacpp-25173-q4km']
     """
-    if rows is None:
-        text = (resources.files("specplan") / "data" / "adaptive_verification.json").read_text("utf-8")
-        rows = json.loads(text)
-    if not isinstance(rows, Mapping) or not isinstance(tables := rows.get("tables"), Sequence):
-        raise InputError("adaptive tables: the document has no list `tables`")
-    return tuple(report for table in tables if (report := _report(table)) is not None)
+    text = (resources.files("specplan") / "data" / "adaptive_verification.json").read_text("utf-8")
+    shipped = json.loads(text)
+    document = shipped if path is None else read_json(path, "tables of adaptive verification")
+    if not isinstance(document, Mapping) or not isinstance(tables := document.get("tables"), list):
+        raise InputError(f"{path}: expected a JSON object with a list `tables`")
+    if not all(isinstance(t, Mapping) for t in tables):
+        raise InputError(f"{path}: every table must be a JSON object")
+    fitted = {t["id"]: {"use": t["use"]} for t in shipped["tables"]}  # a table that was fitted to stays so in any file
+    known = [{**fitted.get(str(t.get("id")), {}), **t} for t in tables]
+    found = tuple(report for table in known if (report := _report(table)) is not None)
+    if not found:
+        forms = "columns with concurrency, columns with task, or baseline and adaptive"
+        raise InputError(f"{path}: no table of a known form ({forms})")
+    return found
 
 
 def _report(table: Mapping[str, Any]) -> TableReport | None:
@@ -96,6 +106,15 @@ def _column(name: str, table: Mapping[str, Any], columns: Sequence[str], start: 
     return values
 
 
+def _kappa(name: str, table: Mapping[str, Any], notes: list[str]) -> int:
+    kappa = table.get("k", 7)
+    if type(kappa) is not int or not 1 <= kappa <= 64:
+        raise InputError(f"table {name}: k {kappa!r} must be a whole number from 1 to 64")
+    if "k" not in table:
+        notes.append(f"draft length not printed: {kappa}, a block of {kappa + 1}, is assumed")
+    return kappa
+
+
 def step_costs(widths: FloatArray, seconds: FloatArray) -> WidthCost:
     """A table of step times from measured points, forced to rise; linear between them and above.
 
@@ -134,9 +153,7 @@ def _over_concurrency(
         raise InputError(
             f"table {name}: needs columns concurrency, tok_s_fixed... and tok_s_adaptive or tok_s_confidence"
         )
-    kappa = int(table.get("k", 7))
-    if "k" not in table:
-        notes.append(f"draft length not printed: {kappa}, a block of {kappa + 1}, is assumed")
+    kappa = _kappa(name, table, notes)
     printed = _column(name, table, columns, "accepted_length_fixed")
     kept = _column(name, table, columns, "accepted_length_confidence")
     if printed is None:
@@ -214,9 +231,7 @@ def _by_task(name: str, table: Mapping[str, Any], columns: Sequence[str], notes:
     base = _column(name, table, columns, "baseline_tok_s")
     if base is None:
         raise InputError(f"table {name}: needs a column baseline_tok_s")
-    kappa = int(table.get("k", 7))
-    if "k" not in table:
-        notes.append(f"draft length not printed: {kappa}, a block of {kappa + 1}, is assumed")
+    kappa = _kappa(name, table, notes)
     for method in [c.removesuffix("_accept") for c in columns if c.endswith("_accept")]:
         speed, share = (
             _column(name, table, columns, f"{method}_tok_s"),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from specplan.errors import InputError
-from specplan.evidence.validate_adaptive import adaptive_tables
 from specplan.formulas.adaptive import WidthCost, adaptive_expectation, confidences, verify_budget
 from specplan.formulas.draft_length import speedup_by_kappa_hazard
 
@@ -107,19 +106,3 @@ def test_survivals_that_cannot_be_are_refused(survival: object, message: str) ->
 def test_tables_with_holes_are_refused(widths: list[int], seconds: list[float], slope: float) -> None:
     with pytest.raises(InputError, match="step costs"):
         WidthCost.of(widths, seconds, slope)
-
-
-def test_published_tables_hold() -> None:
-    medians = {(r.name, s.quantity): s.median_error for r in adaptive_tables() for s in r.summaries if s.use == "test"}
-    assert medians["vllm-52362", "adaptive / fixed"] < 0.12
-    assert medians["vllm-52362", "overtakes fixed, concurrency"] < 1.0
-    assert medians["llamacpp-25173-q4km", "speedup of dflash"] < 0.15
-
-
-def test_a_table_that_lacks_a_column_is_named() -> None:
-    table = {"id": "mine", "k": 7, "columns": ["concurrency", "tok_s_fixed_k7"], "rows": [[1, 2.0]]}
-    with pytest.raises(InputError, match="table mine: needs columns"):
-        adaptive_tables({"tables": [table]})
-    holes = {**table, "columns": ["concurrency", "tok_s_fixed_k7", "tok_s_adaptive_k7"], "rows": [[1, 2.0, None]]}
-    with pytest.raises(InputError, match="tok_s_adaptive_k7"):
-        adaptive_tables({"tables": [holes]})
