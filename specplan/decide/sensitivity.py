@@ -88,7 +88,12 @@ _DOUBTS: Final[Mapping[str, tuple[float, float]]] = {
 
 def _machine_swings(on: Machine, source: Source, context_len: int, gain: Gain) -> list[Swing]:
     found = []
+    if on.laws is not None:
+        at_low, at_high = (gain(replace(on, kernel_factor=x), source, context_len) for x in (0.9, 1.1))
+        found.append(Swing(name="kernel times", low=0.9, best=1.0, high=1.1, speedup_low=at_low, speedup_high=at_high))
     for name, (less, more) in _DOUBTS.items():
+        if on.laws is not None and name != "host_s":
+            continue  # its passes are sums of kernels
         if (name == "collective_latency_s" and on.tp == 1) or (name == "host_s" and on.engine.host_s is not None):
             continue
         best: float = getattr(on.calibration, name)

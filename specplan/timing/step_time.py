@@ -74,6 +74,8 @@ class Machine:
         Of the kernels that the engine runs on the card; None where nobody measured them or the engine has its own.
     notes : tuple of str
         What was borrowed or assumed.
+    kernel_factor : float
+        Multiplies the times of measured kernels: what another server may be off.
     """
 
     accelerator: Accelerator
@@ -83,6 +85,7 @@ class Machine:
     calibration: Calibration
     notes: tuple[str, ...]
     laws: KernelLaws | None = None
+    kernel_factor: float = 1.0
 
     @property
     def host_s(self) -> float:
@@ -308,7 +311,7 @@ def pass_time(
             eager = on.engine.draft_eager_layer_s if draft else on.engine.eager_layer_s
             beside = shape.layers * on.engine.draft_layer_s if draft and kernels else 0.0
             # Tables of kernels may hold what a cache kept between runs; a pass finds none of it.
-            total = np.maximum(np.maximum(terms.total_s + beside, shape.layers * eager), lower)
+            total = np.maximum(np.maximum(terms.total_s * on.kernel_factor + beside, shape.layers * eager), lower)
         case _:
             if table is None:
                 raise InputError(f"the measured layer needs a table of step times of {shape.model.name}")
