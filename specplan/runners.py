@@ -8,8 +8,16 @@ from typing import Any, Protocol, TypeVar
 
 from specplan.errors import InputError, MissingExtraError
 
-# Frozen values hold read-only mappings, which pickle does not know by itself.
-copyreg.pickle(MappingProxyType, lambda mapping: (MappingProxyType, (dict(mapping),)))
+
+def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)
+
+
+def _reduced(mapping: MappingProxyType[Any, Any]) -> tuple[Callable[..., Any], tuple[dict[Any, Any]]]:
+    return _read_only, (dict(mapping),)
+
+
+copyreg.pickle(MappingProxyType, _reduced)  # frozen values hold read-only mappings, which pickle does not know
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
