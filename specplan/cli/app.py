@@ -16,8 +16,8 @@ import typer
 import typer.core
 
 from specplan import __version__
-from specplan.errors import MissingExtraError, ModelNote, SpecplanError
-from specplan.files.text import one_line
+from specplan.errors import InputError, MissingExtraError, ModelNote, SpecplanError
+from specplan.files.text import near_misses, one_line
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     # name: (module:function, one line)
@@ -75,6 +75,9 @@ class _LazyGroup(typer.core.TyperGroup):
         return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = near_misses(args[0], COMMANDS)
+            raise InputError(f"no command {args[0]!r}{near or '; list them: specplan --help'}")
         name, stub, rest = super().resolve_command(ctx, args)
         return name, load(name) if stub is not None and name is not None else stub, rest
 
@@ -82,15 +85,18 @@ class _LazyGroup(typer.core.TyperGroup):
 def load(name: str) -> Any:
     """The real command behind `name`."""
     module, _, function = COMMANDS[name][0].partition(":")
-    command = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    command.command(name, context_settings=_HELP)(getattr(importlib.import_module(module), function))
+    from specplan.cli.help import HelpedCommand
+
+    command = typer.Typer(add_completion=False, rich_markup_mode=None)
+    names = {"help_option_names": [*_HELP["help_option_names"], "--help-all"]}
+    command.command(name, cls=HelpedCommand, context_settings=names)(getattr(importlib.import_module(module), function))
     return typer.main.get_command(command)
 
 
 app = typer.Typer(
     cls=_LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     context_settings=_HELP,
     rich_markup_mode="rich",
     help="Plan speculative decoding before renting a GPU: costs, memory, break-even acceptance, and real measurements.",
@@ -131,7 +137,29 @@ def _usage(error: Any, args: list[str]) -> str:
     return message if context is None else f"{message} (see {context.command_path} --help)"
 
 
+def _take_form(args: list[str]) -> list[str]:
+    """The line without ``--quiet`` and ``--format FORM``, which hold for every command and are set here.
+
+    (`calibrate` has a --format of its own, of numbers.)
+    """
+    from specplan.report.console import FORM, QUIET
+
+    rest = [arg for arg in args if arg != "--quiet"]
+    QUIET.set(len(rest) < len(args))
+    FORM.set("table")
+    if rest[:1] == ["calibrate"] or not any(arg.partition("=")[0] == "--format" for arg in rest):
+        return rest
+    i = next(i for i, arg in enumerate(rest) if arg.partition("=")[0] == "--format")
+    _, equals, form = rest[i].partition("=")
+    form = form if equals else next(iter(rest[i + 1 : i + 2]), "")
+    if form not in ("table", "csv", "md", "json"):
+        raise InputError(f"--format {form}: expected table, csv, md or json")
+    FORM.set("table" if form == "json" else form)
+    return [*rest[:i], *rest[i + (1 if equals else 2) :], *(["--json"] if form == "json" else [])]
+
+
 def _run(args: list[str]) -> int:
+    args = _take_form(args) if any(a == "--quiet" or a.startswith("--format") for a in args) else args or ["--help"]
     try:
         code = app(args=args, prog_name="specplan", standalone_mode=False)
     except _ClickError as error:

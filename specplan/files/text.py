@@ -1,6 +1,7 @@
 """Text from outside as it may be shown: no control characters, no bidi overrides, no credentials, no endless values."""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 MAX_SHOWN: Final = 200
@@ -59,3 +60,17 @@ def one_line(text: str) -> str:
     """
     joined = " ".join(without_credentials(text).split())
     return escaped(_LONG.sub(lambda found: _cut(found[0]), joined))[:MAX_MESSAGE]
+
+
+def near_misses(name: str, known: Iterable[str]) -> str:
+    """Known names that are close to `name`, as a question; empty where none is.
+
+    >>> near_misses("comprae", ("compare", "cost"))
+    '; did you mean compare?'
+    """
+    import difflib  # only where something was misspelled
+
+    by_lower = {k.lower(): k for k in known}
+    near = [by_lower[n] for n in difflib.get_close_matches(name.lower(), by_lower, n=4, cutoff=0.55)]
+    near = near or [k for lower, k in by_lower.items() if name.strip() and name.lower() in lower][:4]
+    return f"; did you mean {', '.join(near)}?" if near else ""

@@ -15,6 +15,7 @@ from typing import Any, Final, get_type_hints
 from specplan.errors import InputError
 from specplan.propose.rules import NgramSource, OwnSource, SglangNgramSource, SuffixSource, TokenSource
 from specplan.units import read_number, read_whole
+from specplan.values.draft_methods import METHODS as DRAFT_METHODS
 from specplan.values.source import CONFIDENCE, FREE, METHODS, NO_SOURCE, Range, Source
 
 MAX_GRID: Final = 10_000
@@ -51,7 +52,12 @@ _RUNNERS: Final = {"vllm-v1": "ngram-host", "vllm-v2": "ngram", "vllm-ngram-gpu"
 """vLLM's runner of each n-gram rule that names one."""
 _OWN: Final = re.compile(r"([A-Za-z_][\w.]*:[A-Za-z_]\w*)(?::(.*))?")
 """A proposer of the user's own, ``package.module:Class``."""
-_ALIASES: Final = {"ngram_gpu": "ngram-gpu", "nextn": "mtp"}
+_ALIASES: Final = {alias: m.name for m in DRAFT_METHODS.values() if m.by in ("matcher", "head") for alias in m.aliases}
+_NOT_SOURCES: Final = {
+    "lookahead": "lookahead decoding (Jacobi) is not priced here; matchers are ngram and suffix",
+    "draft_model": "a method; name the model that drafts, such as llama3.2-1b:alpha=.7",
+}
+"""Methods that people name and that are no source, and what to write."""
 
 
 def split_source(text: str) -> tuple[str, dict[str, str]]:
@@ -69,7 +75,7 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
     """
     head, _, rest = text.partition(":")
     name = head.strip()
-    if name not in (*METHODS, *_ALIASES, *FREE):
+    if name.lower() not in (*METHODS, *_ALIASES, *FREE):
         if (own := _OWN.fullmatch(text.strip())) is not None:
             name, rest = own[1], own[2] or ""
         else:  # a path may hold colons; options hold an equals sign
@@ -85,9 +91,11 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
         if key in options:
             raise InputError(f"source {text!r}: {key} is given twice")
         options[key] = value
+    if (why := _NOT_SOURCES.get(name.lower().replace("-", "_"))) is not None:
+        raise InputError(f"source {text!r}: {why}")
     if not name:
         raise InputError(f"source {text!r}: has no name; write {SPELLING}")
-    return _ALIASES.get(name, name), options
+    return _ALIASES.get(name.lower(), name), options
 
 
 def read_source(text: str, kappa: int | None = None) -> Source:

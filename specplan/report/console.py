@@ -58,7 +58,7 @@ class Console(rich.console.Console):
         self, *, wide: bool = False, columns: int | None = None, form: str | None = None, **options: Any
     ) -> None:
         self.form = FORM.get() if form is None else form
-        self.quiet = QUIET.get()
+        self.terse = QUIET.get()
         self._tables = 0
         if self.form != "table":
             columns = _WHOLE  # a table in one piece
@@ -82,7 +82,7 @@ class Console(rich.console.Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, tables in their form and so that they fit."""
-        if self.quiet and objects and _is_note(objects[0]):
+        if self.terse and objects and _is_note(objects[0]):
             return
         if self.form == "table":
             super().print(*(self._fitting(o) if isinstance(o, Table) else o for o in objects), **options)

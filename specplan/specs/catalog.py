@@ -1,14 +1,14 @@
 """Finds models: by spec name or alias, in a YAML file, a Hugging Face ``config.json``, or a folder that holds one."""
 
-import difflib
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from specplan.errors import InputError, ModelNote, NotFoundError, UnsupportedError
+from specplan.files.text import near_misses
 from specplan.formulas.requantize import requantized
 from specplan.specs.model_yaml import ModelFile, load_model_yaml
 from specplan.values.model import Model
@@ -94,17 +94,14 @@ def _known_names() -> Iterator[str]:
 
 
 def _not_found(name: str) -> NotFoundError:
-    by_lower = {known.lower(): known for known in _known_names()}
-    near = [by_lower[n] for n in difflib.get_close_matches(name.lower(), by_lower, n=4, cutoff=0.55)]
-    near = near or [known for lower, known in by_lower.items() if name.strip() and name.lower() in lower][:4]
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    hint = near_misses(name, _known_names())
     return NotFoundError(
         f"unknown model {name!r}{hint} (list them: specplan models; or give a YAML spec, a config.json, "
         f"or a folder that holds one)"
     )
 
 
-def load_model(name_or_path: str | Path) -> Model:
+def load_model(name_or_path: str | Path, *, endings: bool = True) -> Model:
     """Model by spec name, alias, or path.
 
     Parameters
@@ -112,7 +109,8 @@ def load_model(name_or_path: str | Path) -> Model:
     name_or_path : str or Path
         In this order: a shipped spec's name or alias (in any case); a folder with a ``config.json``; a ``.yaml`` model
         spec; a Hugging Face ``config.json``; a ``.gguf`` file; an ``owner/name`` of the Hugging Face Hub, if
-        ``huggingface_hub`` is installed. Write ``./name`` for a file or folder named like a shipped spec.
+        ``huggingface_hub`` is installed; a published name with endings such as ``-Instruct``, ``-FP8`` and ``-AWQ``
+        (not without `endings`), whose base is counted in that format. Write ``./name`` for a file or folder named like a shipped spec.
 
     Raises
     ------
@@ -128,7 +126,7 @@ def load_model(name_or_path: str | Path) -> Model:
     >>> load_model("llama3-70b").vocab_size
     128256
     """
-    model = load_model_and_assumptions(name_or_path)[0]
+    model = load_model_and_assumptions(name_or_path, endings=endings)[0]
     for assumed in model.assumptions:
         warnings.warn(f"{model.name}: {assumed}", ModelNote, stacklevel=2)
     return model
@@ -191,8 +189,11 @@ def load_target(name_or_path: str | Path, quantization: str | None = None) -> Mo
     return model if quantization is None else requantized(model, quantization)
 
 
-def load_model_and_assumptions(name_or_path: str | Path) -> tuple[Model, tuple[str, ...]]:
-    """`load_model`, and what a config does not say and was taken from elsewhere (a spec assumes nothing)."""
+def load_model_and_assumptions(name_or_path: str | Path, *, endings: bool = True) -> tuple[Model, tuple[str, ...]]:
+    """`load_model`, and what a config does not say and was taken from elsewhere (a spec assumes nothing).
+
+    With `endings`, a checkpoint's published name that is no model itself is counted as its base, stored as it says.
+    """
     text = str(name_or_path)
     if not text.strip() or "\x00" in text:
         raise NotFoundError("an empty model name; list the shipped ones: specplan models")
@@ -203,7 +204,15 @@ def load_model_and_assumptions(name_or_path: str | Path) -> tuple[Model, tuple[s
         for name, reason in REFUSED.items():
             if text.strip().lower().rpartition("/")[2] == name:
                 raise UnsupportedError(f"{text}: cannot be counted: {reason}")
-    return _load_path(Path(text))
+    try:
+        return _load_path(Path(text))
+    except NotFoundError as error:
+        if not endings or isinstance(name_or_path, Path):
+            raise
+        from specplan.specs.served import through_endings
+
+        found = through_endings(text, None, error)
+        return replace(found.model, assumptions=(*found.model.assumptions, *found.notes)), found.notes
 
 
 def _config_path(path: Path) -> Path:

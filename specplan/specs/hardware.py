@@ -8,7 +8,6 @@ A bare number is refused with the fix in the message. A checkout's `hardware_pro
 that an editable install never reads a stale copy; an installed wheel carries the same files as package data.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from specplan import units
 from specplan.errors import InputError, NotFoundError
 from specplan.files.reading import is_there, read_text
+from specplan.files.text import near_misses
 from specplan.specs.kernels import kernel_laws
 from specplan.specs.yaml_text import parse_yaml
 from specplan.values.formats import lookup
@@ -242,8 +242,7 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     for name in (key, _bare(key)):
         if name in cards:
             return _with_calibration(_read(cards[name]))
-    near = difflib.get_close_matches(key, cards, n=4, cutoff=0.5) or sorted(n for n in cards if key and key in n)[:4]
-    hint = f"; did you mean {', '.join(near)}?" if near else ";"
+    hint = near_misses(key, cards) or ";"
     raise NotFoundError(
         f"no accelerator is called {text!r}{hint} `specplan hardware` lists them, and a YAML path works too"
     )

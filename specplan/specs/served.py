@@ -93,13 +93,14 @@ def served(name: str, quantization: str | None = None) -> Served:
     if tower is not None or note:
         return Served(model=load_model(name), tower=tower, notes=(note,) if note else ())
     try:
-        model = load_model(name)
+        model = load_model(name, endings=False)
     except NotFoundError as error:
-        return _through_endings(name, quantization, error)
+        return through_endings(name, quantization, error)
     return Served(model=model, tower=_tower(name), notes=())
 
 
-def _through_endings(name: str, quantization: str | None, error: NotFoundError) -> Served:
+def through_endings(name: str, quantization: str | None, error: NotFoundError) -> Served:
+    """The base of a published name, stored as its endings or the engine say; `error` where none is known."""
     base, said = name.strip(), []
     while (known := _known(base)) is None:
         ending = _ENDING.search(base)

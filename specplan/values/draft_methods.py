@@ -67,14 +67,17 @@ _M: Final = DraftMethod
 METHODS: Final[Mapping[str, DraftMethod]] = {
     m.name: m
     for m in (
-        _M(name="ngram", by="matcher", vllm="ngram", sglang="NGRAM"),
+        _M(name="ngram", by="matcher", vllm="ngram", sglang="NGRAM",
+           aliases=("n-gram", "prompt-lookup", "prompt_lookup", "prompt-lookup-decoding")),
         _M(name="ngram-host", by="matcher", vllm="ngram", older_runner=True),
-        _M(name="ngram-gpu", by="matcher", vllm="ngram_gpu", aliases=("ngram_gpu",)),
-        _M(name="suffix", by="matcher", vllm="suffix", older_runner=True),
+        _M(name="ngram-gpu", by="matcher", vllm="ngram_gpu", aliases=("ngram_gpu", "n-gram-gpu")),
+        _M(name="suffix", by="matcher", vllm="suffix", older_runner=True,
+           aliases=("suffix-decoding", "suffix_decoding")),
         _M(name="model", by="model", vllm="draft_model", sglang="STANDALONE", lookahead=(1, 0),
-           aliases=("draft_model", "standalone")),
+           aliases=("draft_model", "draft-model", "standalone")),
         _M(name="eagle", by="head", vllm="eagle", sglang="EAGLE", lookahead=(1, 0)),
-        _M(name="eagle3", by="head", vllm="eagle3", sglang="EAGLE3", lookahead=(1, 0)),
+        _M(name="eagle3", by="head", vllm="eagle3", sglang="EAGLE3", lookahead=(1, 0),
+           aliases=("eagle-3", "eagle_3")),
         _M(name="mtp", by="head", vllm="mtp", sglang="NEXTN", lookahead=(1, 0), aliases=(*MTP_NAMES, "nextn")),
         _M(name="dflash", by="head", vllm="dflash", sglang="DFLASH", one_pass=True, lookahead=(1, 1)),
         _M(name="dspark", by="head", vllm="dspark", sglang="DSPARK", one_pass=True, lookahead=(1, 0), timed=False),
