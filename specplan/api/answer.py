@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, Protocol, Self, TypeVar
 
+from specplan.formulas.requantize import requantized
 from specplan.report import json_document
 from specplan.report.console import Console
-from specplan.specs.catalog import load_model
+from specplan.specs.catalog import load_target
 from specplan.specs.hardware import load_accelerator
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -106,9 +107,11 @@ def told(value: Any) -> Any:
     return value
 
 
-def model_of(model: str | Path | Model) -> Model:
-    """A model, by name or path where it is not one yet."""
-    return model if isinstance(model, Model) else load_model(model)
+def model_of(model: str | Path | Model, quantization: str | None = None) -> Model:
+    """A model, by name or path where it is not one yet, its linear weights in another format where one is named."""
+    if not isinstance(model, Model):
+        return load_target(model, quantization)
+    return model if quantization is None else requantized(model, quantization)
 
 
 def accelerator_of(accelerator: str | Path | Accelerator) -> Accelerator:

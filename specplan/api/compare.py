@@ -1,7 +1,7 @@
 """Draft sources beside each other, over batch and context."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,9 @@ from specplan import units
 from specplan.api.answer import Answer, accelerator_of, model_of, question, several
 from specplan.api.sources import load_sources, load_tables
 from specplan.decide import compare as room
+from specplan.decide.pass_detail import KernelRow, pass_detail
 from specplan.errors import InputError
-from specplan.report import compare_table
+from specplan.report import compare_table, kernels_table
 from specplan.report.console import Console
 from specplan.values import formats
 from specplan.values.hardware import Accelerator
@@ -22,15 +23,22 @@ from specplan.values.source import Source
 class Comparison(Answer, room.CompareReport):
     """The answer of `compare`: the fields of `specplan.decide.compare.CompareReport`."""
 
+    kernels: tuple[KernelRow, ...] | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The figures as a document."""
-        return compare_table.compare_document(self)
+        document = compare_table.compare_document(self)
+        if self.kernels is not None:
+            document["kernels"] = kernels_table.kernels_document(self.kernels)
+        return document
 
     def show(self, console: Console, *, verdict: bool = False) -> None:
         """Print the tables of ``specplan compare``."""
         compare_table.print_compare(self, console, verdict=verdict)
+        if self.kernels is not None:
+            first, cached = (units.parse_count(several(self.asked[name])[0]) for name in ("batch", "context_len"))
+            kernels_table.print_kernels(self.kernels, f"a plain pass, batch {first}, context {cached:,}", console)
 
     def headline(self) -> str:
         """The target, the card, and each source's first speedup."""
@@ -45,6 +53,7 @@ def compare(
     accelerator: str | Path | Accelerator = "h100-sxm",
     *,
     sources: str | Source | Sequence[str | Source],
+    quantization: str | None = None,
     tp: int = 1,
     batch: int | Sequence[int] = 1,
     context_len: int | str | Sequence[int | str] = "2k",
@@ -58,6 +67,7 @@ def compare(
     gpu_memory_utilization: float | None = None,
     workspace: float | str | None = None,
     price: float | None = None,
+    detail: bool = False,
 ) -> Comparison:
     """Step time, throughput and verdict of each draft source over batch and context, against no speculation.
 
@@ -73,8 +83,10 @@ def compare(
         Requests that are offered at a time; cached tokens per request (``"32k"`` works).
     kappa, max_kappa : int
         Draft length of sources that fix none, the best up to `max_kappa` by default.
-    engine, engine_version, layer, measured, kv_cache_dtype, gpu_memory_utilization, workspace, price
+    engine, engine_version, layer, measured, kv_cache_dtype, gpu_memory_utilization, workspace, price, detail
         As the options of ``specplan compare``.
+    quantization : str, optional
+        Format of the target's linear weights, in place of its own.
 
     Raises
     ------
@@ -89,9 +101,9 @@ def compare(
     """
     if not (named := several(sources)):
         raise InputError("name what drafts: --source ngram:alpha=.6, --source llama3.2-1b, ... (repeat for more)")
-    return Comparison.of(
+    found = Comparison.of(
         room.compare(
-            model_of(target),
+            model_of(target, quantization),
             accelerator_of(accelerator),
             load_sources(named, kappa),
             engine=engine,
@@ -108,3 +120,8 @@ def compare(
             tables=load_tables(measured),
         )
     )
+    if not detail:
+        return found
+    first, cached = (units.parse_count(several(given)[0]) for given in (batch, context_len))
+    kernels = pass_detail(found.target, found.accelerator, engine=engine, tp=tp, batch=first, context_len=cached)
+    return replace(found, kernels=kernels)

@@ -48,6 +48,7 @@ def cost(
     *,
     draft: str | Path | Model | None = None,
     source: str | Source | None = None,
+    quantization: str | None = None,
     tp: int = 1,
     draft_tp: int | None = None,
     kappa: int = 3,
@@ -84,6 +85,8 @@ def cost(
         Length of a whole sequence; the model's own limit by default.
     engine, engine_version, gpu_memory_utilization, memory_source, workspace, kv_cache_dtype
         As the options of ``specplan cost``.
+    quantization : str, optional
+        Format of the target's linear weights, in place of its own.
 
     Raises
     ------
@@ -98,7 +101,7 @@ def cost(
     >>> found
     <Cost: llama3-70b with llama3.2-1b, 4 x h100-sxm, kappa 3, c 0.01778, alpha_break_even 0.05065, speedup 2.405>
     """
-    model = model_of(target)
+    model = model_of(target, quantization)
     spoken: Source | None = None
     if source is not None:
         if draft is not None or alpha is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specplan import units
-from specplan.api.answer import Answer, question, several
+from specplan.api.answer import Answer, model_of, question, several
 from specplan.api.sources import Place, load_sources, scenes
 from specplan.decide.documents import shortest_measured
 from specplan.decide.plane import Plane, Scene, planes_of
@@ -82,6 +82,7 @@ def plane(
     alpha: str | float | Sequence[str] = (),
     c: Sequence[str] = (),
     kappa: int | None = None,
+    quantization: str | None = None,
     tp: int = 1,
     batch: int = 1,
     context_len: int | str = "2k",
@@ -113,6 +114,8 @@ def plane(
         The least measured draft length, else 3, by default.
     kind, x_max, c_max, log_c, levels, cells, engine, layer, measured, kv_cache_dtype, ridge
         As the options of ``specplan plane``.
+    quantization : str, optional
+        Format of the target's linear weights, in place of its own.
 
     Raises
     ------
@@ -141,7 +144,7 @@ def plane(
         ridge=ridge,
         kappa=kappa,
     )
-    targets = several(target)
+    targets = [model_of(t, quantization) for t in several(target)]
     found = scenes(place, targets, drafts=drafts, sources=given, alphas=[str(a) for a in several(alpha)], costs=c)
     planes: tuple[Plane, ...] = ()
     over = None

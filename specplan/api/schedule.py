@@ -44,6 +44,7 @@ def schedule(
     accelerator: str | Path | Accelerator = "h100-sxm",
     *,
     source: str | Source,
+    quantization: str | None = None,
     tp: int = 1,
     context_len: int | str | Sequence[int | str] = "2k",
     max_batch: int | None = None,
@@ -75,6 +76,8 @@ def schedule(
         As the options of ``specplan schedule``.
     target_path, draft_path
         As the options of ``specplan schedule``.
+    quantization : str, optional
+        Format of the target's linear weights, in place of its own.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def schedule(
     """
     return Schedule.of(
         room.schedule(
-            model_of(target),
+            model_of(target, quantization),
             accelerator_of(accelerator),
             one_source(source),
             engine=engine,

@@ -58,6 +58,7 @@ def tie(
     *,
     alpha: str | float | None = None,
     kappa: int = 3,
+    quantization: str | None = None,
     tp: int = 1,
     batch: int = 1,
     context_len: int | str = "2k",
@@ -79,6 +80,8 @@ def tie(
         Acceptance of `a`, if it is not written there.
     accelerator, kappa, tp, batch, context_len, engine, layer, measured, kv_cache_dtype, ridge
         As in `plane`.
+    quantization : str, optional
+        Format of the target's linear weights, in place of its own.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def tie(
         ridge=ridge,
         kappa=kappa,
     )
-    model = None if target is None else model_of(target)
+    model = None if target is None else model_of(target, quantization)
     if len(found := load_sources([a, b], models=False)) != 2:
         raise InputError(
             f"a tie is between two sources, {told(a)} and {told(b)} are {len(found)}; pick one as FILE.json:NAME"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specplan import units
-from specplan.api.answer import Answer, question, several, told
+from specplan.api.answer import Answer, model_of, question, several, told
 from specplan.api.sources import Place, load_sources, scenes
 from specplan.decide import tune as room
 from specplan.decide.plane import Scene
@@ -90,6 +90,7 @@ def tune(
     draft: str | Sequence[str] = (),
     alpha: str | float | Sequence[str] = (),
     c: str | float | Sequence[str] = (),
+    quantization: str | None = None,
     tp: int = 1,
     batch: int = 1,
     context_len: int | str = "2k",
@@ -115,6 +116,8 @@ def tune(
         Fixed lengths to compare with the best.
     engine, layer, measured, kv_cache_dtype, ridge
         As the options of ``specplan tune``.
+    quantization : str, optional
+        Format of the target's linear weights, in place of its own.
 
     Raises
     ------
@@ -154,7 +157,7 @@ def tune(
     )
     many = sum(text.count(",") + 1 for text in alphas) > 1 and not any("=" in text for text in alphas)
     written = load_sources(named, models=False)
-    targets = [] if target is None else [target]
+    targets = [] if target is None else [model_of(target, quantization)]
     (scene,) = scenes(place, targets, drafts=drafts, sources=written, alphas=[] if many else alphas)
     load = {"kappa_max": max_kappa, "batch": batch, "context_len": place.context_len}
     free = [entry for entry in scene.placed if not entry[0].source.has_acceptance]

@@ -137,6 +137,9 @@ def _usage(error: Any, args: list[str]) -> str:
     return message if context is None else f"{message} (see {context.command_path} --help)"
 
 
+_FORMED: Final[set[str]] = set()
+
+
 def _take_form(args: list[str]) -> list[str]:
     """The line without ``--quiet`` and ``--format FORM``, which hold for every command and are set here.
 
@@ -159,7 +162,10 @@ def _take_form(args: list[str]) -> list[str]:
 
 
 def _run(args: list[str]) -> int:
-    args = _take_form(args) if any(a == "--quiet" or a.startswith("--format") for a in args) else args or ["--help"]
+    if _FORMED or any(a == "--quiet" or a.startswith("--format") for a in args):
+        _FORMED.add("once")  # what one line sets, the next line of the same process sets back
+        args = _take_form(args)
+    args = args or ["--help"]
     try:
         code = app(args=args, prog_name="specplan", standalone_mode=False)
     except _ClickError as error:

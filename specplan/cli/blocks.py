@@ -121,7 +121,7 @@ def blocks(
         "non_torch": size_of(non_torch), "cuda_graph": size_of(cuda_graphs),
         "max_total_tokens": max_total_tokens, "free_before_load": size_of(free_before_load),
     }  # fmt: skip
-    given["flags"] = {name: value for name, value in flags.items() if value is not None}
+    given["flags"] = {name: value for name, value in flags.items() if value is not None} or None
     if from_log is not None:
         from specplan.decide.blocks_request import told_beside
         from specplan.decide.startup_log import check_log

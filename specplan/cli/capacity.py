@@ -110,9 +110,8 @@ def capacity(
 
         typer.echo(render(capacity_document(report)))
     else:
-        from rich.console import Console
-
         from specplan.report.capacity_report import print_capacity
+        from specplan.report.console import Console
 
         print_capacity(report, Console())
     if not report.reaches:

@@ -8,8 +8,8 @@ from specplan.cli import options
 def compare(
     target: str = options.TARGET,
     source: list[str] = options.SOURCE,
-    gpu: str = options.GPU,
     quantization: str = options.QUANTIZATION,
+    gpu: str = options.GPU,
     tp: int = options.TP,
     batch: str = typer.Option(
         "1",
@@ -43,54 +43,28 @@ def compare(
 
     A source without an acceptance is answered with the one that it needs. Exits with 1 if nothing fits.
     """
-    from specplan import units
-    from specplan.api.sources import load_sources, load_tables
-    from specplan.decide.compare import compare as plan
-    from specplan.errors import InputError
-    from specplan.specs.catalog import load_target
-    from specplan.specs.hardware import load_accelerator
-    from specplan.values import formats
+    from specplan.api.compare import compare as ask
 
-    if not source:
-        raise InputError("name what drafts: --source ngram:alpha=.6, --source llama3.2-1b, ... (repeat for more)")
-    report = plan(
-        load_target(target, quantization),
-        load_accelerator(gpu),
-        load_sources(source, kappa),
-        engine=engine,
+    report = ask(
+        target,
+        gpu,
+        sources=source,
+        quantization=quantization,
         tp=tp,
-        batches=[units.parse_count(b) for b in batch.split(",")],
-        contexts=[units.parse_count(c) for c in context.split(",")],
-        layer=layer,
-        kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
+        batch=options.counts(batch),
+        context_len=options.counts(context),
+        kappa=kappa,
         max_kappa=max_kappa,
+        engine=engine,
         engine_version=engine_version,
+        layer=layer,
+        measured=measured or (),
+        kv_cache_dtype=kv_cache_dtype,
         gpu_memory_utilization=utilization,
-        workspace_bytes=None if workspace is None else units.parse(workspace, "memory"),
-        price_per_hour=price,
-        tables=load_tables(measured),
+        workspace=workspace,
+        price=price,
+        detail=detail,
     )
-    kernels = None
-    if detail:
-        from specplan.decide.pass_detail import pass_detail
-
-        first, cached = (units.parse_count(text.split(",")[0]) for text in (batch, context))
-        kernels = pass_detail(report.target, report.accelerator, engine=engine, tp=tp, batch=first, context_len=cached)
-    if json:
-        from specplan.report import compare_table, json_document, kernels_table
-
-        document = compare_table.compare_document(report)
-        if kernels is not None:
-            document["kernels"] = kernels_table.kernels_document(kernels)
-        typer.echo(json_document.render(document))
-    else:
-        from specplan.report.compare_table import print_compare
-        from specplan.report.console import Console
-
-        print_compare(report, Console(), verdict=verdict)
-        if kernels is not None:
-            from specplan.report.kernels_table import print_kernels
-
-            print_kernels(kernels, f"a plain pass, batch {first}, context {cached:,}", Console())
+    options.answer(report, json=json, verdict=verdict)
     if not report.fits or (verdict and not report.pays):
         raise typer.Exit(1)

@@ -40,15 +40,15 @@ def cost(
     Exits with 1 if the weights leave no room for a cache.
     """
     from specplan.api.cost import cost as ask
-    from specplan.specs.catalog import load_target
 
     report = ask(
-        load_target(target, quantization),
+        target,
         gpu,
         draft=draft,
         source=source,
         engine=engine,
         engine_version=engine_version,
+        quantization=quantization,
         tp=tp,
         draft_tp=draft_tp,
         kappa=kappa,

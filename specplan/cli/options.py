@@ -44,6 +44,17 @@ RIDGE: Any = typer.Option(None, "--ridge", help="Ridge in positions, where no ta
 JSON: Any = typer.Option(False, "--json", help="One JSON document and nothing else.")
 
 
+def counts(text: str) -> list[int]:
+    """Comma-separated counts of an option.
+
+    >>> counts("1,2k")
+    [1, 2048]
+    """
+    from specplan import units
+
+    return [units.parse_count(part) for part in text.split(",")]
+
+
 def answer(found: Any, *, json: bool, **shown: Any) -> None:
     """Print an answer as its document or as its tables."""
     if json:

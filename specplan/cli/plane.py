@@ -51,20 +51,20 @@ def plane(
     from specplan.api.plane import plane as ask
     from specplan.api.sources import picture_width
     from specplan.report.output_file import ARRAYS, PICTURES, output_path
-    from specplan.specs.catalog import load_target
     from specplan.units import read_numbers
 
     picture = None if output is None else output_path(output, PICTURES)
     arrays = None if data is None else output_path(data, ARRAYS)
     inches = picture_width(width)
     found = ask(
-        [load_target(t, quantization) for t in targets or ()],
+        targets or [],
         gpu,
         sources=[*source, *points],
         draft=draft,
         alpha=alpha,
         c=cost,
         kappa=kappa,
+        quantization=quantization,
         tp=tp,
         batch=batch,
         context_len=context,

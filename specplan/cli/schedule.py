@@ -32,13 +32,8 @@ def schedule(
 
     Exits with 1, without a command, if not one request fits.
     """
-    from specplan import units
-    from specplan.api.sources import load_tables, one_source
-    from specplan.decide.schedule import schedule as plan
+    from specplan.api.schedule import schedule as ask
     from specplan.errors import InputError
-    from specplan.specs.catalog import load_target
-    from specplan.specs.hardware import load_accelerator
-    from specplan.values import formats
 
     if (source is None) == (draft is None):
         raise InputError("give either --draft with --alpha, or --source")
@@ -46,33 +41,26 @@ def schedule(
         raise InputError(
             "--draft needs its --alpha: acceptance is not assumed (`specplan compare` says which it needs)"
         )
-    report = plan(
-        load_target(target, quantization),
-        load_accelerator(gpu),
-        one_source(source if source is not None else f"{draft}:alpha={alpha}"),
-        engine=engine,
+    report = ask(
+        target,
+        gpu,
+        source=source if source is not None else f"{draft}:alpha={alpha}",
+        quantization=quantization,
         tp=tp,
-        contexts=[units.parse_count(c) for c in context.split(",")],
+        context_len=options.counts(context),
         max_batch=max_batch,
         max_kappa=max_kappa,
         margin=margin,
-        layer=layer,
-        kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
+        engine=engine,
         engine_version=engine_version,
+        layer=layer,
+        measured=measured or (),
+        kv_cache_dtype=kv_cache_dtype,
         gpu_memory_utilization=utilization,
-        draft_path=draft_path,
-        target_path=target_path,
         temperature=temperature,
-        tables=load_tables(measured),
+        target_path=target_path,
+        draft_path=draft_path,
     )
-    if json:
-        from specplan.report import json_document, schedule_table
-
-        typer.echo(json_document.render(schedule_table.schedule_document(report)))
-    else:
-        from specplan.report.console import Console
-        from specplan.report.schedule_table import print_schedule
-
-        print_schedule(report, Console())
+    options.answer(report, json=json)
     if report.configuration is None:
         raise typer.Exit(1)

@@ -158,7 +158,7 @@ def simulate(
 
         typer.echo(render(simulate_report.simulate_document(report)))
     else:
-        from rich.console import Console
+        from specplan.report.console import Console
 
         simulate_report.print_simulation(report, Console())
     if targets and not any(a.holds(targets) for a in answers):

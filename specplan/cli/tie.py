@@ -28,15 +28,15 @@ def tie(
     Exits with 1 if no single quantity of B can make up the difference.
     """
     from specplan.api.tie import tie as ask
-    from specplan.specs.catalog import load_target
 
     tied = ask(
         a,
         b,
-        None if target is None else load_target(target, quantization),
+        target,
         gpu,
         alpha=alpha,
         kappa=kappa,
+        quantization=quantization,
         tp=tp,
         batch=batch,
         context_len=context,

@@ -32,16 +32,16 @@ def tune(
     Exits with 1 if every named source has an acceptance and none pays at any draft length.
     """
     from specplan.api.tune import tune as ask
-    from specplan.specs.catalog import load_target
     from specplan.units import read_whole
 
     found = ask(
-        None if target is None else load_target(target, quantization),
+        target,
         gpu,
         sources=source,
         draft=draft,
         alpha=alpha,
         c=c,
+        quantization=quantization,
         tp=tp,
         batch=batch,
         context_len=context,

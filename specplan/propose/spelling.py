@@ -95,7 +95,8 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
         raise InputError(f"source {text!r}: {why}")
     if not name:
         raise InputError(f"source {text!r}: has no name; write {SPELLING}")
-    return _ALIASES.get(name.lower(), name), options
+    known = name.lower() if name.lower() in (*METHODS, *FREE) else name
+    return _ALIASES.get(name.lower(), known), options
 
 
 def read_source(text: str, kappa: int | None = None) -> Source:

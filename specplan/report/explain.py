@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specplan.errors import NotFoundError
+from specplan.files.text import near_misses
 
 SYMBOLS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     # symbol: (formulas module.function, other spellings)
@@ -67,6 +68,22 @@ class Explanation:
     example: tuple[tuple[str, str], ...]
 
 
+_GREEK: Final = {"α†": "alpha-dagger", "α": "alpha", "κ": "kappa", "τ": "tau", "γ": "alpha"}
+"""Letters that stand alone, as a symbol; gamma is what papers call acceptance."""
+_HEADS: Final = {
+    # column header or figure of a table: symbol
+    "k": "best-kappa", "tokens/step": "E", "e drafted": "E-hit", "steps": "yield", "speedup": "speedup",
+    "step": "step-time", "ms/token": "step-time", "tok/s req": "step-time", "tok/s gpu": "step-time",
+    "draft": "c", "verify": "v", "verify pass": "v", "accepted/drafted": "pooled-rate", "ratio": "speedup",
+    "fit": "sequences", "lost": "sequences", "pays at": "alpha-break-even", "stops at": "ridge-batch",
+    "bound by": "bound", "kv/token": "kv-per-token", "total": "N-resident", "per token": "N-stream",
+    "weights": "N-resident", "blocks": "pool", "plain step": "step-time", "batch": "verified-positions",
+    "context": "kv-read", "coverage": "yield", "drafted": "pooled-rate", "accepted": "pooled-rate",
+    "wasted": "pooled-rate", "floor of one pass": "floor", "requests": "sequences",
+}  # fmt: skip
+"""What the tables call a figure -> the symbol that explains it."""
+
+
 def _key(symbol: str) -> str:
     return re.sub(r"[\s_]+", "-", symbol.strip().lower())
 
@@ -84,11 +101,13 @@ def explain_symbol(symbol: str) -> Explanation:
     >>> explain_symbol("alpha_dagger").function
     'specplan.formulas.indifference.free_draft_tie'
     """
-    wanted = _key(symbol)
+    wanted = _key(_HEADS.get(symbol.strip().lower(), _GREEK.get(symbol.strip(), symbol)))
     for name, (path, spellings) in SYMBOLS.items():
         if wanted in {_key(name), *map(_key, spellings), path.rpartition(".")[2].replace("_", "-")}:
             return _read(name, path, spellings)
-    raise NotFoundError(f"no symbol {symbol!r}; one of {', '.join(SYMBOLS)}")
+    spellings = [s for name, (_, others) in SYMBOLS.items() for s in (name, *others)]
+    near = near_misses(symbol, [*spellings, *_HEADS])
+    raise NotFoundError(f"no symbol {symbol!r}{near or ';'} all are listed by specplan explain: {', '.join(SYMBOLS)}")
 
 
 _LETTERS: Final = {

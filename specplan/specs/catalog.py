@@ -110,7 +110,8 @@ def load_model(name_or_path: str | Path, *, endings: bool = True) -> Model:
         In this order: a shipped spec's name or alias (in any case); a folder with a ``config.json``; a ``.yaml`` model
         spec; a Hugging Face ``config.json``; a ``.gguf`` file; an ``owner/name`` of the Hugging Face Hub, if
         ``huggingface_hub`` is installed; a published name with endings such as ``-Instruct``, ``-FP8`` and ``-AWQ``
-        (not without `endings`), whose base is counted in that format. Write ``./name`` for a file or folder named like a shipped spec.
+        (not without `endings`), whose base is counted in that format. Write ``./name`` for a file or folder named like
+        a shipped spec.
 
     Raises
     ------
@@ -211,8 +212,8 @@ def load_model_and_assumptions(name_or_path: str | Path, *, endings: bool = True
             raise
         from specplan.specs.served import through_endings
 
-        found = through_endings(text, None, error)
-        return replace(found.model, assumptions=(*found.model.assumptions, *found.notes)), found.notes
+        base = through_endings(text, None, error)
+        return replace(base.model, assumptions=(*base.model.assumptions, *base.notes)), base.notes
 
 
 def _config_path(path: Path) -> Path:
