@@ -216,8 +216,8 @@ EXAMPLES: Final[dict[str, tuple[str, str]]] = {
         "specplan simulate llama3-8b -s ngram:alpha=.6,coverage=.4,k=3 --concurrency 8 --input 500 --output 100 -n 100",
     ),
     "capacity": (
-        "specplan capacity llama3-8b --rate 2 --input 500 --output 50 --ttft p95=2s -n 60",
-        "specplan capacity llama3-8b --rate 2 --input 500 --output 50 --ttft p95=2s -n 60 --json",
+        "specplan capacity llama3-8b --rate 20 --input 500 --output 50 --ttft p95=100ms -n 100",
+        "specplan capacity llama3-8b --rate 20 --input 500 --output 50 --ttft p95=100ms -n 100 --json",
     ),
     "replay": (
         "specplan replay smollm2 --source ngram:min=2,max=5,k=3 --source suffix",
