@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import betaincinv
-from scipy.stats import qmc
 
 from specplan.errors import InputError
 from specplan.formulas.emitted import FloatArray, IntArray, checked_probability
@@ -288,6 +287,8 @@ def confidences(
         raise InputError(f"the dispersion of acceptance must lie in [0, 1), got {dispersion:g}")
     if rows < 1 or rows & (rows - 1):
         raise InputError(f"the rows of a population must be a power of two, got {rows}")
+    from scipy.stats import qmc  # a second of imports that only this function needs
+
     quantiles = qmc.Sobol(1 + h.size, rng=0).random(rows)
     request = np.stack([_beta(m, dispersion, quantiles[:, 0]) for m in _means(h, dispersion)], axis=1)
     seen = _beta(request, resolution, quantiles[:, 1:])
