@@ -23,7 +23,6 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import betaincinv
 
 from specplan.errors import InputError
@@ -313,6 +312,8 @@ def _means(hazard: FloatArray, dispersion: float) -> list[float]:
 
     Requests that accept more are more of those that reach a later position, so the mean over all lies below.
     """
+    from scipy.optimize import brentq  # half a second of imports that only this function needs
+
     quantile = (np.arange(_NODES) + 0.5) / _NODES
     survivors, means = np.ones(_NODES), []
     for h in hazard.tolist():
