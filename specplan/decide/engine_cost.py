@@ -84,7 +84,7 @@ def engine_cost(
     >>> from specplan.specs.hardware import load_accelerator
     >>> found = engine_cost(load_model("llama3-8b"), load_accelerator("l40s"), length=2048)
     >>> found.pool.requests
-    96
+    101
     """
     serving = Serving(
         engine=engine,

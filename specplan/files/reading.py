@@ -62,7 +62,8 @@ def open_file(path: Path, expected: str = "a file") -> io.BufferedReader:
     except IsADirectoryError:  # on Windows a PermissionError, which says as much
         raise InputError(f"{path}: cannot be read: is a folder, expected {expected}") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {why}, expected {expected}") from None
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
@@ -85,7 +86,7 @@ def open_binary(path: Path, expected: str = "a file") -> IO[bytes]:
     try:
         magic = raw.peek(4)[:4]
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}, expected {expected}") from None
     if magic.startswith(_GZIP):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
     if magic == _ZSTD:
@@ -109,7 +110,7 @@ def read_bytes(path: Path, expected: str = "a file", max_bytes: int = MAX_DOCUME
         except DECODE_ERRORS as error:
             raise InputError(f"{path}: cut off or corrupt ({error}), expected {expected}") from None
         except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}, expected {expected}") from None
     if len(body) > max_bytes:
         raise InputError(f"{path}: larger than {_size(max_bytes)}, expected {expected}")
     return body
@@ -136,10 +137,10 @@ def read_text(path: Path, expected: str, max_bytes: int = MAX_TEXT_BYTES) -> str
     return text
 
 
-def peek(path: Path, size: int = 2**16) -> bytes:
+def peek(path: Path, size: int = 2**16, expected: str = "a file") -> bytes:
     """First bytes of a file, decompressed; of one that is cut off, what there is."""
     head = b""
-    with open_binary(path) as stream:
+    with open_binary(path, expected) as stream:
         try:
             while len(head) < size and (piece := stream.read(2**9)):
                 head += piece

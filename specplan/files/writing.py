@@ -29,7 +29,7 @@ def writes(path: Path) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}; write it elsewhere") from None
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from specplan.ingest.traces import is_trace, read_trace
 from specplan.records.files import SCHEMA
 
 _HOST_AND_PORT: Final = re.compile(r"[\w.-]+:\d+(/|$)")
+_EXPECTED: Final = "a metrics page, a log, or a JSON result or response of an engine"
 _LOG_MARKS: Final = ("SpecDecoding metrics:", "Speculative metrics:", "Decode batch", "draft acceptance", "#gen drafts")
 
 
@@ -167,7 +168,7 @@ def _text(path: Path) -> str:
 
 def _kind(path: Path) -> str:
     """``metrics``, ``json``, ``stream`` or ``log``, by the first bytes."""
-    head = peek(path)
+    head = peek(path, expected=_EXPECTED)
     if looks_like_html(head):
         raise InputError(f"{path} is a page of HTML; expected a metrics page, a log or JSON")
     text = head.decode("utf-8", "replace").lstrip()

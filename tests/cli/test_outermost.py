@@ -42,7 +42,7 @@ def test_what_nobody_foresaw_is_one_line_and_exit_70(specplan, monkeypatch, erro
     monkeypatch.setattr("specplan.specs.catalog.load_model", fail)
     code, out, err = specplan("cost", "llama3-8b")
     assert (code, out) == (70, "")
-    assert err.startswith(f"specplan: unexpected {type(error).__name__} in specplan.cli.")
+    assert err.startswith(f"specplan: unexpected {type(error).__name__} in specplan.specs.catalog, line ")
     assert err.count("\n") == 1
     assert "\x1b" not in err
     assert "report" in err

@@ -102,7 +102,7 @@ def test_replay_alert_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture
         (("replay", "smollm2", "-s", "suffix", "--on", "moon"), "local or ray"),
         (("replay", "smollm2", "-s", "suffix", "--target", "llama9"), "llama9"),
         (("replay", "smollm2", "-s", "suffix", "--alert", "x"), "--alert"),
-        (("ingest", "absent.txt"), "cannot read absent.txt"),
+        (("ingest", "absent.txt"), "absent.txt: cannot be read: no such file, expected a metrics page"),
         (("ingest", "http://127.0.0.1:1/metrics", "--timeout", "1"), "cannot read"),
         (("ingest", METRICS, "--interval", "1"), "--interval"),
         (("ingest", METRICS, "--batch", "0", "--target", "llama3-8b"), "--batch 0"),
@@ -111,13 +111,25 @@ def test_replay_alert_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture
         (("ingest", METRICS, "--records", METRICS), "name another file"),
         # names that no file can have
         (("replay", "a" * 300, "-s", "suffix"), "no file matches"),
-        (("replay", "smollm2", "-s", "suffix", "--records", "a" * 300), "cannot write"),
-        (("replay", "smollm2", "-s", "suffix", "--per-request", "a" * 300), "cannot write"),
-        (("replay", "smollm2", "-s", "suffix", "--checkpoint", "a" * 300), "cannot write"),
-        (("replay", "smollm2", "-s", "suffix", "--tokenizer", "a" * 300), "cannot read"),
-        (("ingest", "a" * 300), "cannot read"),
-        (("ingest", METRICS, "--before", "a" * 300), "cannot read"),
-        (("ingest", METRICS, "--records", "a" * 300), "cannot write"),
+        (
+            ("replay", "smollm2", "-s", "suffix", "--records", "a" * 300),
+            "cannot be written: File name too long; write it elsewhere",
+        ),
+        (
+            ("replay", "smollm2", "-s", "suffix", "--per-request", "a" * 300),
+            "cannot be written: File name too long; write it elsewhere",
+        ),
+        (
+            ("replay", "smollm2", "-s", "suffix", "--checkpoint", "a" * 300),
+            "cannot be written: File name too long; write it elsewhere",
+        ),
+        (
+            ("replay", "smollm2", "-s", "suffix", "--tokenizer", "a" * 300),
+            "cannot be read: File name too long, expected a",
+        ),
+        (("ingest", "a" * 300), "cannot be read: File name too long, expected a metrics page"),
+        (("ingest", METRICS, "--before", "a" * 300), "cannot be read: File name too long, expected one whole"),
+        (("ingest", METRICS, "--records", "a" * 300), "cannot be written: File name too long; write it elsewhere"),
         (("ingest", "a\0b"), "null byte"),
     ],
 )
