@@ -2,7 +2,7 @@
 
     python tools/load_cases.py FILE...
 
-Each file is a document as `tools/record_load.py` writes it (``.gz`` works). Prints recorded and simulated figures of
+Each file is a document with ``runs``: requests' times and the engine's log of every step (``.gz`` works). Prints recorded and simulated figures of
 each run; exit code 1 if one lies outside its bound.
 """
 

@@ -109,6 +109,8 @@ def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple
     What a matcher takes on the host or the card belongs to its verify factor: its drafted tokens cost nothing.
     """
     on, s = pair.machine, source.source
+    if s.adaptive is not None:
+        raise s.wrong("adaptive verification has no one verify factor; compare and schedule price it step by step")
     method = "" if pair.draft is None else pair.draft.draft_method
     timed = replace(
         s, kind=method or s.kind, model=pair.draft, kappa=None,

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from specplan.decide.compare import compare
+from specplan.decide.pricing import Pair, Setting, priced
 from specplan.decide.schedule import schedule
+from specplan.decide.source import placed
 from specplan.errors import InputError
 from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
@@ -56,3 +58,10 @@ def test_only_vllms_dspark_is_told_to_adapt() -> None:
     other = schedule(TARGET, CARD, read_source("eagle3:alpha=.8,adaptive,k=3"), engine="vllm")
     assert "enable_adaptive_verification" not in other.configuration.settings
     assert any("dspark alone" in w for w in other.warnings)
+
+
+def test_a_plane_has_no_place_for_a_rule_that_decides_per_step() -> None:
+    pair = Pair(target=TARGET, accelerator=CARD, layer="modelled")
+    source = placed(read_source("mine:c=.01,alpha=.7,k=7,adaptive"), kappa=7, c=0.01)
+    with pytest.raises(InputError, match="compare and schedule price it"):
+        priced(source, Setting(pair=pair), batch=4, context_len=2048)
