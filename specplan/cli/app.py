@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "models": ("specplan.cli.models:models", "List the shipped model specs, or show one."),
     "hardware": ("specplan.cli.hardware:hardware", "List the shipped hardware profiles, or show one."),
     "explain": ("specplan.cli.explain:explain", "Formula, file and worked example of a symbol."),
+    "schema": ("specplan.cli.schema:schema", "JSON Schema of a command's document."),
     "check-chapter": ("specplan.cli.check_chapter:check_chapter", "Every number of the chapter against specplan's."),
 }
 

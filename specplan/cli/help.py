@@ -229,6 +229,7 @@ EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "models": ("specplan models", "specplan models llama3-8b"),
     "hardware": ("specplan hardware --format md", "specplan hardware h100"),
     "explain": ("specplan explain alpha-dagger", "specplan explain κ"),
+    "schema": ("specplan schema", "specplan schema compare"),
     "check-chapter": ("specplan check-chapter", "specplan check-chapter --format csv"),
 }
 """Two lines per command that run as they stand (`metrics.txt` and `config.json` are the reader's own)."""
