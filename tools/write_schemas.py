@@ -38,7 +38,7 @@ MORE = {
     "schedule": ["schedule llama3-8b --source ngram:alpha=.1", "schedule llama3-8b --engine sglang -s eagle:alpha=.7"],
     "plane": ["plane llama3-8b -s ngram:alpha=.6", "plane -s mine:c=.05,alpha=.6 --kind batch --ridge 295"],
     "tune": ["tune llama3-8b -s ngram", "tune"],
-    "explain": ["explain", "explain acceptance_length"],
+    "explain": ["explain", "explain num_accepted_tokens"],
     "hardware": ["hardware"],
     "ingest": ["ingest --rules vllm"],
     "validate": ["validate adaptive"],

@@ -60,6 +60,22 @@ _NOT_SOURCES: Final = {
 """Methods that people name and that are no source, and what to write."""
 
 
+_PLUGGABLE: Final = re.compile(r"[A-Za-z][\w-]*")
+
+
+def plugged(name: str) -> str:
+    """``package.module:Class`` of a proposer that an installed package offers under a name; empty without one.
+
+    Packages offer them as entry points of the group ``specplan.proposers``.
+
+    >>> plugged("nobody-offers-this")
+    ''
+    """
+    from importlib.metadata import entry_points
+
+    return next((point.value for point in entry_points(group="specplan.proposers", name=name)), "")
+
+
 def split_source(text: str) -> tuple[str, dict[str, str]]:
     """Name and options of a spelled source, not yet understood.
 
@@ -95,6 +111,8 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
         raise InputError(f"source {text!r}: {why}")
     if not name:
         raise InputError(f"source {text!r}: has no name; write {SPELLING}")
+    if _PLUGGABLE.fullmatch(name) and name.lower() not in (*METHODS, *_ALIASES, *FREE) and (own := plugged(name)):
+        return own, {"name": name, **options}
     known = name.lower() if name.lower() in (*METHODS, *FREE) else name
     return _ALIASES.get(name.lower(), known), options
 

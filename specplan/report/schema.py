@@ -6,7 +6,11 @@ from typing import Any, Final
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def schema_of(values: Sequence[Any]) -> dict[str, Any]:
+NAMED: Final = frozenset(("components", "weights_by_component_bytes", "flops_per_s", "provenance", "settings", "flags"))
+"""Objects whose keys are names of things, not of figures: any may come or lack."""
+
+
+def schema_of(values: Sequence[Any], *, named: bool = False) -> dict[str, Any]:
     """The schema that all of some values satisfy.
 
     A key is required where every object has it; more keys may come. What is a number may be null (unknown, or not a
@@ -24,10 +28,14 @@ def schema_of(values: Sequence[Any]) -> dict[str, Any]:
     types = sorted(kinds) + (["null"] if has_null else [])
     schema: dict[str, Any] = {"type": types if len(types) > 1 else types[0]}
     objects = [value for value in values if isinstance(value, Mapping)]
-    if objects:
+    if objects and named:
+        schema["additionalProperties"] = schema_of([v for o in objects for v in o.values()], named=True)
+    elif objects:
         names = list(dict.fromkeys(name for o in objects for name in o))
         schema["required"] = [name for name in names if all(name in o for o in objects)]
-        schema["properties"] = {name: schema_of([o[name] for o in objects if name in o]) for name in names}
+        schema["properties"] = {
+            name: schema_of([o[name] for o in objects if name in o], named=name in NAMED) for name in names
+        }
     lists = [value for value in values if isinstance(value, list)]
     if lists:
         schema["items"] = schema_of([item for value in lists for item in value])
