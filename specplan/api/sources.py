@@ -13,7 +13,7 @@ from specplan.decide.measured import summarise
 from specplan.decide.plane import Scene
 from specplan.decide.pricing import Pair, Setting, price_notes, priced
 from specplan.decide.source import Placed, elsewhere, placed
-from specplan.decide.step_source import head_for, is_padded
+from specplan.decide.step_source import head_for, is_padded, with_tree
 from specplan.errors import InputError, NotFoundError
 from specplan.files.documents import read_json
 from specplan.propose.spelling import read_source, restated, with_acceptance
@@ -181,7 +181,7 @@ class Place:
         """A source on its target, with what the setting makes of its c and verify factor where it states none."""
         draft = None
         if target is not None:
-            source = elsewhere(source)
+            source = with_tree(elsewhere(source), self.engine)
         if source.c is None and not source.is_weightless:
             if target is None:
                 raise source.wrong("give its cost (c=...) or the target that it drafts for")

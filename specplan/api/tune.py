@@ -11,6 +11,7 @@ from specplan.api.sources import Place, load_sources, scenes
 from specplan.decide import tune as room
 from specplan.decide.plane import Scene
 from specplan.decide.source import Placed
+from specplan.decide.step_setting import MAX_KAPPA
 from specplan.errors import InputError
 from specplan.report import tune_report
 from specplan.report.console import Console
@@ -94,7 +95,7 @@ def tune(
     tp: int = 1,
     batch: int = 1,
     context_len: int | str = "2k",
-    max_kappa: int = 64,
+    max_kappa: int | None = None,
     compared: Sequence[int] = (1, 3, 5, 7),
     engine: str = "vllm",
     layer: str = "modelled",
@@ -110,8 +111,8 @@ def tune(
         As in `plane`; several alphas tune each source without an acceptance at each of them.
     c : str or float, or several
         Draft costs of the table.
-    max_kappa : int
-        Longest draft that is tried.
+    max_kappa : int, optional
+        Longest draft that is tried: of sources that of `compare` and `schedule` by default, in a table 64.
     compared : sequence of int
         Fixed lengths to compare with the best.
     engine, layer, measured, kv_cache_dtype, ridge
@@ -137,8 +138,8 @@ def tune(
         table = room.tune_table(
             read_numbers(alphas or ALPHAS, "--alpha", 0.0, 1.0),
             read_numbers(costs or COSTS, "--c", 0.0),
-            kappa_max=max_kappa,
-            compared=[k for k in compared if k <= max_kappa],
+            kappa_max=room.KAPPA_MAX if max_kappa is None else max_kappa,
+            compared=[k for k in compared if max_kappa is None or k <= max_kappa],
         )
         return Tuning(table=table)
     if costs:
@@ -159,7 +160,11 @@ def tune(
     written = load_sources(named, models=False)
     targets = [] if target is None else [model_of(target, quantization)]
     (scene,) = scenes(place, targets, drafts=drafts, sources=written, alphas=[] if many else alphas)
-    load = {"kappa_max": max_kappa, "batch": batch, "context_len": place.context_len}
+    load = {
+        "kappa_max": MAX_KAPPA if max_kappa is None else max_kappa,
+        "batch": batch,
+        "context_len": place.context_len,
+    }
     free = [entry for entry in scene.placed if not entry[0].source.has_acceptance]
     known = [entry for entry in scene.placed if entry[0].source.has_acceptance]
     tried = read_numbers(alphas if many else ALPHAS, "--alpha", 0.0, 1.0)

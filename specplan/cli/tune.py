@@ -23,7 +23,9 @@ def tune(
     measured: list[str] = options.MEASURED,
     engine: str = options.ENGINE,
     ridge: float = options.RIDGE,
-    kappa_max: int = typer.Option(64, "--max", "--max-k", help="Longest draft considered."),
+    kappa_max: int = typer.Option(
+        None, "--max", "--max-k", help="Longest draft considered. [default: as in compare; 64 in the table]"
+    ),
     compare: list[str] = typer.Option(["1,3,5,7"], "--compare", help="Fixed draft lengths to compare with the best."),
     json: bool = options.JSON,
 ) -> None:

@@ -147,10 +147,20 @@ def on_engine(source: Source, target: Model, engine: str) -> Source:
         raise source.wrong(f"{heads} Medusa heads draft at most {heads} tokens")
     if source.kind in HEADS and source.model is None:
         source = replace(source, model=head_for(source, target))
-    if engine == "sglang" and source.kind == "ngram" and source.nodes is None:
-        deepest = most_kappa(source, SGLANG_NODES - 1)
-        source = replace(source, nodes=max(SGLANG_NODES, deepest + 1), kappa=deepest)
+    if source.nodes is None and (grown := with_tree(source, engine)).nodes is not None:
+        source = replace(grown, kappa=most_kappa(source, SGLANG_NODES - 1))
     return source
+
+
+def with_tree(source: Source, engine: str) -> Source:
+    """The source with the nodes that an engine verifies of it at its defaults: SGLang's n-gram grows a tree.
+
+    >>> with_tree(Source(name="ngram", kind="ngram"), "sglang").nodes
+    12
+    """
+    if engine != "sglang" or source.nodes is not None or source.kind not in ("ngram", "sglang-ngram"):
+        return source
+    return replace(source, nodes=max(SGLANG_NODES, most_kappa(source, SGLANG_NODES - 1) + 1))
 
 
 def _has_emitted_alone(source: Source) -> bool:

@@ -118,7 +118,8 @@ def tune_source(
     (3, 3, (3, 4))
     """
     _check_max(kappa_max)
-    most = longest(source.source, kappa_max)
+    own = source.source  # an engine's own tree is as deep as its nodes allow, whatever lengths are tried of others
+    most = longest(own, kappa_max if own.nodes is None or own.kappa is not None else own.nodes - 1)
     kappa = np.arange(most + 1)
     where = Setting() if setting is None else setting
     pairs = [

@@ -86,3 +86,21 @@ def test_without_an_acceptance_the_comparison_says_what_is_needed(specplan) -> N
     ]  # fmt: skip
     assert all(0 < n["alpha"] < 1 and n["published"] and n["measure"] for n in found["needs"])
     assert len(found["answers"]) == 2
+
+
+def test_the_tree_of_an_engines_matcher_is_one_in_every_command(specplan) -> None:
+    asked = ("llama3-70b", "-s", "ngram:alpha=.7,coverage=.6", "--engine", "sglang", "--batch", "16")
+    compare, tune = answer(specplan, "compare", *asked), answer(specplan, "tune", *asked)
+    (curve,), cell = tune["sources"], compare["cells"][1]
+    assert (curve["nodes"], curve["best"]) == (12, cell["kappa"])
+    assert curve["speedup"][curve["best"]] == pytest.approx(cell["speedup"], rel=1e-9)
+    plane = answer(specplan, "plane", *asked, "-k", str(cell["kappa"]))
+    (point,) = plane["planes"][0]["points"]
+    assert (point["nodes"], point["speedup"]) == (12, pytest.approx(cell["speedup"], rel=1e-9))
+
+
+def test_the_longest_length_tried_is_one_by_default(specplan) -> None:
+    asked = ("llama3-70b", "-s", "mine:c=.001,alpha=.9", "--batch", "1")
+    (curve,) = answer(specplan, "tune", *asked)["sources"]
+    cell = answer(specplan, "compare", *asked)["cells"][1]
+    assert (curve["best"], curve["is_capped"]) == (cell["kappa"], True)
