@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy.typing as npt
+
 from specplan.decide.ranks import require_ranks
 from specplan.decide.source import Placed, verify_of
 from specplan.decide.step_source import Loads, step_time
 from specplan.errors import InputError
+from specplan.formulas.emitted import FloatArray
 from specplan.formulas.speedup import verify_factor
 from specplan.formulas.step import PassShape, pass_shape
 from specplan.timing.draft_time import model_draft_s
@@ -120,7 +123,7 @@ def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple
     of = Loads(target=_shape(pair.target, pair), draft=None if pair.draft is None else _shape(pair.draft, pair))
     tables = {"target_table": pair.table(pair.target.name), "draft_table": pair.table(s.name)}
     step = step_time(on, timed, of, batch, context_len, source.kappa, **tables)
-    plain_s = float(step_time(on, NO_SOURCE, of, batch, context_len, 0, **tables).step_s)
+    plain_s = float(plain_step_s(pair, batch, context_len))
     drafting = 1.0 if source.drafts_always else source.coverage
     if drafting == 0.0:
         return source.c, 1.0
@@ -129,6 +132,13 @@ def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple
         return source.c, 1.0 + (draft + rest - 1.0) / drafting
     c = source.c if s.c is not None else draft / drafting / source.kappa
     return c, 1.0 + (rest - 1.0) / drafting
+
+
+def plain_step_s(pair: Pair, batch: npt.ArrayLike, context_len: int) -> FloatArray:
+    """Seconds of a step of `batch` requests without speculation."""
+    of = Loads(target=_shape(pair.target, pair), draft=None)
+    table = pair.table(pair.target.name)
+    return step_time(pair.machine, NO_SOURCE, of, batch, context_len, 0, target_table=table).step_s
 
 
 def _shape(model: Model, pair: Pair) -> PassShape:

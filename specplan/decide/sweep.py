@@ -6,17 +6,20 @@ from typing import Final, Literal, cast, get_args
 
 import numpy as np
 
-from specplan.decide.pricing import Setting, priced
+from specplan.decide.pricing import Pair, Setting, plain_step_s, priced
 from specplan.decide.source import Placed, longest, source_speedup
-from specplan.errors import InputError
+from specplan.decide.step_setting import Setting as Served
+from specplan.decide.step_setting import pool_of
+from specplan.errors import InfeasibleError, InputError
 from specplan.formulas.emitted import FloatArray, IntArray
 from specplan.formulas.speedup import ridge_batch
+from specplan.values.source import NO_SOURCE
 
 Kind = Literal["kappa", "batch", "coverage", "context"]
 
 AXES: Final[dict[str, str]] = {
     "kappa": "draft length κ (drafted tokens per step)",
-    "batch": "batch B (requests per step)",
+    "batch": "batch B (requests that are there at a time)",
     "coverage": "coverage γ (share of steps with a draft)",
     "context": "context (cached tokens per request)",
 }
@@ -27,7 +30,11 @@ COVERAGE_POINTS: Final = 201
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Speedup of one source over the axis, its peak, and c and the verify factor on the way."""
+    """Speedup of one source over the axis, its peak, and c and the verify factor on the way.
+
+    Over batch, where models and card are known, `fit` and `plain_fit` are the requests that the pool holds beside the
+    source and alone: each runs what fits, the rest waits, and the speedup is the ratio of tokens per second.
+    """
 
     source: Placed
     speedup: FloatArray
@@ -36,6 +43,8 @@ class Curve:
     best_x: float
     best_speedup: float
     is_flat: bool
+    fit: int | None = None
+    plain_fit: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +140,7 @@ def sweep(
     for source, _ in sources:
         if not source.source.has_acceptance:
             raise InputError(f"source {source.label!r} has no acceptance: give --alpha (or NAME:alpha=...) to draw it")
-    over = {"kappa": _over_kappa, "coverage": _over_coverage}.get(kind, _over_load(kind))
+    over = _OVER[kind]
     curves = tuple(over(source, setting, x, batch, context_len) for source, setting in sources)
     speeds = np.stack([c.speedup for c in curves])
     best = np.where(np.isnan(speeds), -np.inf, speeds)
@@ -219,15 +228,46 @@ def _over_coverage(source: Placed, _: Setting, x: FloatArray, __: int, ___: int)
     return _curve(source, x, s, np.full(x.size, source.c), np.full(x.size, source.verify))
 
 
-def _over_load(kind: Kind) -> Over:
-    def over(source: Placed, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
-        loads = [(int(v), context_len) if kind == "batch" else (batch, int(v)) for v in x]
-        pairs = [priced(source, setting, batch=b, context_len=n) for b, n in loads]
-        c, v = (np.array(column) for column in zip(*pairs, strict=True))
-        source.emitted()  # an error about acceptance comes before one about arrays
-        return _curve(source, x, source_speedup(source, c=c, verify=v), c, v)
+def _over_context(source: Placed, setting: Setting, x: FloatArray, batch: int, _: int) -> Curve:
+    return _over_loads(source, setting, x, [(batch, int(n)) for n in x])
 
-    return over
+
+def _over_batch(source: Placed, setting: Setting, x: FloatArray, _: int, context_len: int) -> Curve:
+    if setting.pair is None:
+        return _over_loads(source, setting, x, [(int(b), context_len) for b in x])
+    fit, plain_fit = _seats(source, setting.pair, context_len)
+    runs, alone = np.minimum(x, fit), np.minimum(x, plain_fit)
+    at = np.maximum(runs, 1)  # times of a step of none are those of one
+    found = _over_loads(source, setting, x, [(int(b), context_len) for b in at])
+    waits = plain_step_s(setting.pair, alone, context_len) / plain_step_s(setting.pair, at, context_len) * runs / alone
+    return replace(_curve(source, x, found.speedup * waits, found.c, found.verify), fit=fit, plain_fit=plain_fit)
+
+
+def _over_loads(source: Placed, setting: Setting, x: FloatArray, loads: Sequence[tuple[int, int]]) -> Curve:
+    pairs = [priced(source, setting, batch=b, context_len=n) for b, n in loads]
+    c, v = (np.array(column) for column in zip(*pairs, strict=True))
+    source.emitted()  # an error about acceptance comes before one about arrays
+    return _curve(source, x, source_speedup(source, c=c, verify=v), c, v)
+
+
+_OVER: Final[dict[Kind, Over]] = {
+    "kappa": _over_kappa,
+    "coverage": _over_coverage,
+    "batch": _over_batch,
+    "context": _over_context,
+}
+
+
+def _seats(source: Placed, pair: Pair, context_len: int) -> tuple[int, int]:
+    """Requests that the engine's pool holds beside the source, and of the target alone."""
+    where = Served(target=pair.target, on=pair.machine, kv_format=pair.kv_format)
+    alone = pool_of(where, NO_SOURCE, context_len)
+    if alone.requests < 1:
+        raise InfeasibleError(
+            f"{pair.target.name} on {pair.tp} x {pair.accelerator.name} does not fit: {alone.binding}"
+        )
+    drafts = source.source if pair.draft is None else replace(source.source, model=pair.draft)
+    return pool_of(where, drafts, context_len, source.kappa).requests, alone.requests
 
 
 def _regions(x: FloatArray, speeds: FloatArray, winner: IntArray, *, is_whole: bool) -> tuple[Region, ...]:

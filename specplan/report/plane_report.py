@@ -168,6 +168,8 @@ def sweep_document(sweep: Sweep, scenes: Sequence[Scene] = ()) -> dict[str, Any]
                 "verify_along": c.verify,
                 "best_at": c.best_x,
                 "best_speedup": c.best_speedup,
+                "fit": c.fit,
+                "plain_fit": c.plain_fit,
             }
             for c in sweep.curves
         ],
@@ -175,7 +177,10 @@ def sweep_document(sweep: Sweep, scenes: Sequence[Scene] = ()) -> dict[str, Any]
         "ridge": None if sweep.ridge is None else {"at": sweep.ridge.x, "positions": sweep.ridge.ridge},
         "provenance": PROVENANCE,
         "assumptions": (ASSUMPTIONS[-1], *dict.fromkeys(line for scene in scenes for line in scene.assumptions)),
-        "not_modeled": (*dict.fromkeys(line for scene in scenes for line in scene.not_modeled), *NOT_MODELED),
+        "not_modeled": (
+            *dict.fromkeys(line for scene in scenes for line in scene.not_modeled),
+            *(() if all(c.fit is not None for c in sweep.curves) else NOT_MODELED),
+        ),
     }
 
 
@@ -274,6 +279,10 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
             f"{_end(curve, 0)} ... {_end(curve, -1)}",
         )
     console.print(table)
+    for curve in sweep.curves:
+        if curve.fit is not None and curve.fit < sweep.x[-1]:
+            seats = f"{curve.fit} requests fit beside it, {curve.plain_fit} without; beyond that requests wait"
+            console.print(f"{escape(curve.source.label)}: {seats}", highlight=False)
     best = grid("best", "from", "to", left=("best",), literal=True)
     for region in sweep.regions:
         best.add_row(_winner(sweep, region.winner) or "plain decoding", _x(sweep, region.low), _x(sweep, region.high))

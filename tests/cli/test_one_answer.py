@@ -104,3 +104,20 @@ def test_the_longest_length_tried_is_one_by_default(specplan) -> None:
     (curve,) = answer(specplan, "tune", *asked)["sources"]
     cell = answer(specplan, "compare", *asked)["cells"][1]
     assert (curve["best"], curve["is_capped"]) == (cell["kappa"], True)
+
+
+def test_the_plane_over_batch_runs_what_compare_runs(specplan) -> None:
+    source, loads = "llama3.2-1b:alpha=.7,k=3", (1, 64, 200, 230, 256)
+    at = ("llama3-70b", "-s", source, "--context", str(LENGTH))
+    batches = [word for load in loads for word in ("--batch", str(load))]
+    cells = [c for c in answer(specplan, "compare", *at, *batches)["cells"] if c["source"] == source]
+    swept = answer(specplan, "plane", *at, "--kind", "batch")
+    (curve,), x = swept["curves"], swept["axis"]["values"]
+    assert curve["fit"] == cells[0]["fit"] < curve["plain_fit"]
+    known = dict(zip(x, curve["speedup"], strict=True))
+    tried = [c for c in cells if c["offered"] in known]
+    assert tried[-1]["waiting"] > 0
+    for cell in tried:
+        assert known[cell["offered"]] == pytest.approx(cell["ratio"], rel=1e-9)
+    best = [r["source"] for r in swept["best"] if r["low"] <= 256 <= r["high"]]
+    assert (best == [None]) == (cells[-1]["ratio"] <= 1)
