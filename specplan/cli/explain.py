@@ -10,7 +10,7 @@ def explain(
     """Formula, file and worked example of a symbol."""
     from dataclasses import asdict
 
-    from specplan.report.explain import SYMBOLS, explain_symbol
+    from specplan.report.explain import SYMBOLS, WORDS, explain_symbol
     from specplan.values.engine_words import words_named
 
     if symbol and (meanings := words_named(symbol)) and symbol not in SYMBOLS:
@@ -22,6 +22,15 @@ def explain(
             return
         for w in meanings:
             typer.echo(f"{w.name} ({w.engine} {w.place}, {w.versions}): {w.meaning}\n  here      {w.ours}")
+        return
+    if symbol and (said := WORDS.get(symbol.strip().lower())):
+        if json:
+            from specplan.report import json_document
+
+            row = {"name": symbol, "meaning": said}
+            typer.echo(json_document.render({"command": "explain", "inputs": {"symbol": symbol}, "words": [row]}))
+            return
+        typer.echo(f"{symbol}: {said}")
         return
     found = [explain_symbol(symbol)] if symbol else [explain_symbol(name) for name in SYMBOLS]
     if json:

@@ -140,6 +140,8 @@ def print_compare(r: CompareReport, console: Console, *, verdict: bool = False) 
     band = "" if r.error_band is None else f", error band of a speedup {r.error_band:.0%}"
     console.print(f"{head}; times: [bold]{r.layer}[/bold]{band}", highlight=False)
     columns = _columns(r)
+    if getattr(console, "form", "table") != "table":  # a table that is pasted has no heading
+        columns.insert(0, ("context", lambda c: f"{c.context_len:,}"))
     for context in dict.fromkeys(c.context_len for c in r.cells):
         console.print(
             f"\ncontext {context:,}: derived, acceptance as given; ratio: tokens/s over plain decoding at its own fit",

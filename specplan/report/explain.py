@@ -79,9 +79,38 @@ _HEADS: Final = {
     "bound by": "bound", "kv/token": "kv-per-token", "total": "N-resident", "per token": "N-stream",
     "weights": "N-resident", "blocks": "pool", "plain step": "step-time", "batch": "verified-positions",
     "context": "kv-read", "coverage": "yield", "drafted": "pooled-rate", "accepted": "pooled-rate",
+    "published alpha": "alpha", "alpha [95 %]": "alpha", "alpha by position (measured)": "alpha",
+    "best k": "best-kappa", "best single k": "best-kappa", "speedup (derived)": "speedup", "speedup at low": "speedup",
+    "at high": "speedup", "step cost": "step-time", "tokens/s": "step-time", "its mean": "speedup",
     "wasted": "pooled-rate", "floor of one pass": "floor", "requests": "sequences",
 }  # fmt: skip
 """What the tables call a figure -> the symbol that explains it."""
+
+
+WORDS: Final = {
+    "source": "what drafts, as --source spells it; none is plain decoding",
+    "run": "requests that run at a time: those offered, or what fits the cache",
+    "verdict": "pays where even the low end of the ratio is above 1; does not pay where its high end is not; else uncertain",
+    "j/token": "energy per emitted token: board power of the cards over tokens per second (derived)",
+    "per m": "price of a million emitted tokens at --price per card and hour (derived)",
+    "input": "an input of the answer, moved from its low to its high end",
+    "figure is": "exact, derived, modelled, measured or assumed: where a figure comes from",
+    "needed": "value at which two sources are worth the same",
+    "given": "value that the source states",
+    "best at": "where on the axis the speedup is highest",
+    "at the ends": "speedup at both ends of the axis",
+    "mean": "speedup at the best length of each batch, over the batches",
+    "batches": "batches that one draft length is best for",
+    "tag": "group of requests, as the trace names it",
+    "gb/s": "memory bandwidth of the card's datasheet, in 10^9 bytes per second",
+    "16-bit tflop/s": "dense matrix rate of the card's datasheet in bfloat16 or float16",
+    "tdp w": "board power of the card's datasheet, in watts",
+    "driver": "memory that the driver reports",
+    "torch": "memory that torch reports, which vLLM multiplies",
+    "format": "how weights are stored",
+    "aliases": "other names that are understood",
+}
+"""Columns that hold no formula, and what they say."""
 
 
 def _key(symbol: str) -> str:
@@ -106,7 +135,7 @@ def explain_symbol(symbol: str) -> Explanation:
         if wanted in {_key(name), *map(_key, spellings), path.rpartition(".")[2].replace("_", "-")}:
             return _read(name, path, spellings)
     spellings = [s for name, (_, others) in SYMBOLS.items() for s in (name, *others)]
-    near = near_misses(symbol, [*spellings, *_HEADS])
+    near = near_misses(symbol, [*spellings, *_HEADS, *WORDS])
     raise NotFoundError(f"no symbol {symbol!r}{near or ';'} all are listed by specplan explain: {', '.join(SYMBOLS)}")
 
 

@@ -136,3 +136,25 @@ def test_methods_answer_to_the_names_that_people_type(specplan, source: str) -> 
 )
 def test_published_names_are_models(specplan, name: str) -> None:
     assert specplan("cost", name, "--gpu", "l40s", "--json").code == 0
+
+
+HEADED = [
+    "compare llama3-70b --tp 4 -s ngram:alpha=.6 -s suffix --price 2",
+    "plane llama3-8b -s ngram:alpha=.6",
+    "schedule llama3-8b -s ngram:alpha=.6",
+    "hardware",
+]
+
+
+@pytest.mark.parametrize("line", HEADED)
+def test_explain_knows_every_column(specplan, line: str) -> None:
+    first = specplan(*line.split(), "--format", "csv").out.partition("\n\n")[0]
+    heads = next(csv.reader(io.StringIO(first)))
+    assert len(heads) > 3
+    for head in filter(lambda h: h and h != "name" and not re.fullmatch(r"[\d.]+x", h), heads):
+        assert specplan("explain", head).code == 0, head
+
+
+@pytest.mark.parametrize("letter", ["α", "κ", "α†", "τ"])
+def test_explain_reads_greek(specplan, letter: str) -> None:
+    assert specplan("explain", letter).code == 0
