@@ -90,7 +90,7 @@ _HEADS: Final = {
 WORDS: Final = {
     "source": "what drafts, as --source spells it; none is plain decoding",
     "run": "requests that run at a time: those offered, or what fits the cache",
-    "verdict": "pays where the ratio is above 1 at both ends of its band, does not pay where below at both, else uncertain",
+    "verdict": "pays where the ratio is above 1 over its whole band, does not pay where below over all of it",
     "j/token": "energy per emitted token: board power of the cards over tokens per second (derived)",
     "per m": "price of a million emitted tokens at --price per card and hour (derived)",
     "input": "an input of the answer, moved from its low to its high end",
