@@ -111,8 +111,8 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
         raise InputError(f"source {text!r}: {why}")
     if not name:
         raise InputError(f"source {text!r}: has no name; write {SPELLING}")
-    if _PLUGGABLE.fullmatch(name) and name.lower() not in (*METHODS, *_ALIASES, *FREE) and (own := plugged(name)):
-        return own, {"name": name, **options}
+    if _PLUGGABLE.fullmatch(name) and name.lower() not in (*METHODS, *_ALIASES, *FREE) and (place := plugged(name)):
+        return place, {"name": name, **options}
     known = name.lower() if name.lower() in (*METHODS, *FREE) else name
     return _ALIASES.get(name.lower(), known), options
 

@@ -134,8 +134,8 @@ def explain_symbol(symbol: str) -> Explanation:
     for name, (path, spellings) in SYMBOLS.items():
         if wanted in {_key(name), *map(_key, spellings), path.rpartition(".")[2].replace("_", "-")}:
             return _read(name, path, spellings)
-    spellings = [s for name, (_, others) in SYMBOLS.items() for s in (name, *others)]
-    near = near_misses(symbol, [*spellings, *_HEADS, *WORDS])
+    known = [s for name, (_, others) in SYMBOLS.items() for s in (name, *others)]
+    near = near_misses(symbol, [*known, *_HEADS, *WORDS])
     raise NotFoundError(f"no symbol {symbol!r}{near or ';'} all are listed by specplan explain: {', '.join(SYMBOLS)}")
 
 
