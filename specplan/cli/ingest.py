@@ -20,6 +20,7 @@ def ingest(
     timeout: float = typer.Option(10.0, "--timeout", help="Seconds for one answer over HTTP."),
     target: str = typer.Option(None, "--target", help="Model that the engine serves: adds cost, speedup, best k."),
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model that it runs; none for n-gram and suffix."),
+    source: str = typer.Option(None, "--source", "-s", help="What it runs, as in every command; instead of --draft."),
     c: float = typer.Option(None, "--c", help="Cost of a draft step over a target step, if it is known."),
     gpu: str = options.GPU,
     tp: int = options.TP,
@@ -42,9 +43,11 @@ def ingest(
         _print_reference(rules, json)
         return
     from specplan import units
+    from specplan.api.sources import one_source
     from specplan.decide.change import alert as read_alert
     from specplan.decide.pricing import Pair
     from specplan.errors import InputError
+    from specplan.ingest.joined import joined
     from specplan.ingest.read import read_origin
     from specplan.ingest.summary import ingested
     from specplan.records.files import StepWriter, refuse_overwrite
@@ -54,11 +57,17 @@ def ingest(
     if not origins or (width is not None and width < 2):
         raise InputError("name a URL or a file to read; --width is at least 2, the root and one drafted token")
     pair = None
+    if source is not None and (draft is not None or c is not None):
+        raise InputError(f"--source {source}: states the draft and its cost; leave out --draft and --c")
     if target is not None:
+        served = load_model(target)
         drafter = None if draft is None else load_model(draft)
-        pair = Pair(target=load_model(target), draft=drafter, accelerator=load_accelerator(gpu), tp=tp, layer=layer)
-    elif draft is not None or c is not None:
-        raise InputError("--draft and --c price a draft beside a target; give --target too")
+        if source is not None:
+            named = one_source(source, target=served)
+            drafter, c = named.model, 0.0 if named.is_weightless and named.c is None else named.c
+        pair = Pair(target=served, draft=drafter, accelerator=load_accelerator(gpu), tp=tp, layer=layer)
+    elif draft is not None or c is not None or source is not None:
+        raise InputError("--source, --draft and --c price a draft beside a target; give --target too")
     if before is not None and len(origins) > 1:
         raise InputError("--before is an earlier scrape of one address or file; give one of them")
     alerts = [read_alert(text) for text in alert]
@@ -68,6 +77,7 @@ def ingest(
         for origin in origins
         for o in read_origin(origin, before=before, interval_s=interval, timeout_s=timeout, width=width)
     ]
+    observed = joined(observed)
     found = ingested(observed, pair=pair, c=c, batch=batch, context_len=units.parse_count(context))
     if records is not None:
         with StepWriter(Path(records), {"origins": origins}) as writer:

@@ -192,3 +192,19 @@ def test_ingest_of_steps_writes_records(tmp_path: Path, capsys: pytest.CaptureFi
     response = str(DATA / "vllm_cpu_server" / "response.json")
     assert run(capsys, "ingest", response, "--records", str(path))[0] == 0
     assert Tally.of_steps(read_steps(path)).accepted_histogram == (2, 1, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "short"),
+    [
+        ("llama3.2-1b", ("--draft", "llama3.2-1b")),
+        ("mine:c=.05", ("--c", "0.05")),
+        ("ngram", ("--c", "0")),
+    ],
+)
+def test_ingest_takes_a_source_as_every_command_does(
+    capsys: pytest.CaptureFixture[str], spelled: str, short: tuple[str, ...]
+) -> None:
+    at = ("ingest", METRICS, "--target", "llama3-8b")
+    (long,), (brief,) = (document(capsys, *at, *how)["sources"] for how in (("-s", spelled), short))
+    assert long["point"] == brief["point"]
