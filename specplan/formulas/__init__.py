@@ -4,12 +4,11 @@ Index, file by file (``specplan explain SYMBOL`` prints one with its equation an
 
 acceptance.py
     Acceptance: what it is, how it is estimated from steps, and what engines and papers call it:
-    `alpha_estimate`, `alpha_of_mean_acceptance_length`, `alpha_of_pooled_rate`, `conditional_estimates`,
-    `conditionals_of_histogram`, `conditionals_of_marginals`, `continuation_estimate`, `coverage_estimate`,
-    `emitted_estimate`, `emitted_given_draft_estimate`, `emitted_of_sglang_accept_rate`, `emitted_of_tau`,
-    `hit_estimate`, `marginal_estimates`, `mean_acceptance_length`, `mean_acceptance_length_of_emitted`,
-    `overlap`, `overlap_estimate`, `pooled_rate`, `pooled_rate_of_alpha`, `positions_tested`, `ratio_estimate`,
-    `ratio_estimate_of_sums`, `sglang_accept_rate`, `tau_of_emitted`
+    `alpha_estimate`, `alpha_of_mean_acceptance_length`, `conditional_estimates`,
+    `conditionals_of_marginals`, `continuation_estimate`, `coverage_estimate`, `emitted_estimate`,
+    `emitted_given_draft_estimate`, `hit_estimate`, `marginal_estimates`, `mean_acceptance_length`,
+    `overlap`, `overlap_estimate`, `pooled_rate`, `pooled_rate_of_alpha`, `positions_tested`,
+    `ratio_estimate`, `ratio_estimate_of_sums`
 
 adaptive.py
     Adaptive verification: how many drafted positions to verify in a step, and what that gives over a population:

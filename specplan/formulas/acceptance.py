@@ -13,8 +13,7 @@ alpha is the probability that a drafted token is accepted given that it was reac
 All take one array entry per step and the request it belongs to. Steps of a request are alike, so intervals come from
 the spread between requests, never from the number of steps.
 
-The second half translates: `mean_acceptance_length` and `pooled_rate` (vLLM), `sglang_accept_rate` (SGLang),
-`tau_of_emitted` (papers, transformers), each with its way back to E or alpha.
+The second half translates vLLM's `mean_acceptance_length`, `pooled_rate` and per-position rates.
 """
 
 from collections.abc import Iterable, Sequence
@@ -450,18 +449,6 @@ def mean_acceptance_length(accepted_tokens: npt.ArrayLike, drafts: npt.ArrayLike
     return 1.0 + _quotient(accepted_tokens, drafts)
 
 
-def mean_acceptance_length_of_emitted(emitted: npt.ArrayLike, coverage: npt.ArrayLike) -> FloatArray:
-    r"""Mean acceptance length of vLLM from E over all steps and the share of steps with a draft.
-
-    .. math:: 1 + (E_{\mathrm{all}} - 1) / \gamma
-
-    >>> round(float(mean_acceptance_length_of_emitted(1.078, 0.126)), 2)
-    1.62
-    """
-    e = checked_between("emitted tokens", emitted, 1.0, np.inf)
-    return 1.0 + _quotient(e - 1.0, checked_probability("coverage", coverage))
-
-
 def pooled_rate(accepted_tokens: npt.ArrayLike, drafted_tokens: npt.ArrayLike) -> FloatArray:
     r"""Accepted over drafted tokens: vLLM's "Avg Draft acceptance rate" (as a fraction). Not alpha.
 
@@ -486,35 +473,6 @@ def pooled_rate_of_alpha(alpha: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArr
     0.511
     """
     return _quotient(expected_emitted(alpha, kappa) - 1.0, checked_kappa(kappa))
-
-
-def alpha_of_pooled_rate(rate: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArray:
-    r"""Constant alpha with which drafts of kappa tokens give this ratio of accepted to drafted tokens.
-
-    .. math:: E(\alpha, \kappa) = 1 + \kappa\,\mathrm{rate}
-
-    Parameters
-    ----------
-    rate : array_like
-        In [0, 1].
-    kappa : array_like of int
-        Drafted tokens of every step, at least 1.
-
-    Notes
-    -----
-    Assumes one length and one acceptance; with per-position rates use `conditionals_of_marginals`.
-
-    Notes
-    -----
-    Source: vLLM 0.32's draft acceptance rate (fact sheet, section 6.1), at one draft length.
-
-    Examples
-    --------
-    >>> round(float(alpha_of_pooled_rate(0.511, 3)), 6)
-    0.7
-    """
-    k = checked_kappa(kappa)
-    return alpha_for_emitted(1.0 + k * checked_probability("pooled rate", rate), k)
 
 
 def alpha_of_mean_acceptance_length(length: npt.ArrayLike, kappa: npt.ArrayLike) -> FloatArray:
@@ -555,88 +513,3 @@ def conditionals_of_marginals(rates: npt.ArrayLike) -> FloatArray:
     if (s > before).any():
         raise InputError(f"per-position rates must not increase, got {s.tolist()}")
     return _quotient(s, before)
-
-
-def conditionals_of_histogram(histogram: npt.ArrayLike) -> FloatArray:
-    r"""Conditional acceptances from counts of steps by accepted tokens, for drafts of one length.
-
-    .. math:: h_i = \frac{\#\{\mathrm{accepted} > i\}}{\#\{\mathrm{accepted} \ge i\}}
-
-    Parameters
-    ----------
-    histogram : array_like of int, shape (kappa + 1,)
-        Entry j: steps of which j drafted tokens were accepted (vLLM's ``acceptance_histogram``; SGLang's
-        ``spec_correct_drafts_histogram``, for top-k 1).
-
-    Examples
-    --------
-    >>> conditionals_of_histogram([2, 1, 0, 4]).tolist()
-    [0.7142857142857143, 0.8, 1.0]
-    """
-    at_least = np.cumsum(_counts("histogram", histogram)[::-1])[::-1]
-    return _quotient(at_least[1:], at_least[:-1])
-
-
-def sglang_accept_rate(accept_length: npt.ArrayLike, draft_tokens: npt.ArrayLike) -> FloatArray:
-    r"""SGLang's accept rate from its accept length, which is E over all steps, the bonus token included.
-
-    .. math:: (E - 1) / (N - 1)
-
-    Parameters
-    ----------
-    accept_length : array_like
-        E, at least 1.
-    draft_tokens : array_like of int
-        N: ``--speculative-num-draft-tokens``, the root of the tree included; 12 by default for NGRAM.
-
-    Notes
-    -----
-    The denominator counts padding and sibling branches: neither alpha nor comparable between tree shapes.
-    Source: SGLang 0.5.23, decode log and ``spec_accept_rate``.
-
-    Examples
-    --------
-    >>> round(float(sglang_accept_rate(2.31, 12)), 3)
-    0.119
-    """
-    e = checked_between("accept length", accept_length, 1.0, np.inf)
-    return _quotient(e - 1.0, checked_kappa(draft_tokens) - 1)
-
-
-def emitted_of_sglang_accept_rate(rate: npt.ArrayLike, draft_tokens: npt.ArrayLike) -> FloatArray:
-    """E over all steps from SGLang's accept rate: the inverse of `sglang_accept_rate`.
-
-    >>> round(float(emitted_of_sglang_accept_rate(0.12, 12)), 2)
-    2.32
-    """
-    return 1.0 + checked_probability("accept rate", rate) * (checked_kappa(draft_tokens) - 1)
-
-
-def tau_of_emitted(emitted: npt.ArrayLike, *, counts_bonus: bool) -> FloatArray:
-    """Tau, as papers and transformers count accepted tokens per step, from E.
-
-    Parameters
-    ----------
-    emitted : array_like
-        E, the bonus token included, at least 1.
-    counts_bonus : bool
-        True: tokens per verification, so tau is E (EAGLE's average acceptance length, block efficiency, Spec-Bench's
-        mean accepted tokens). False: accepted drafts only, so tau is E - 1 (Sun et al.'s tau; ``n_matches`` of
-        transformers' assisted generation).
-
-    Examples
-    --------
-    >>> float(tau_of_emitted(2.5, counts_bonus=True)), float(tau_of_emitted(2.5, counts_bonus=False))
-    (2.5, 1.5)
-    """
-    return checked_between("emitted tokens", emitted, 1.0, np.inf) - (0.0 if counts_bonus else 1.0)
-
-
-def emitted_of_tau(tau: npt.ArrayLike, *, counts_bonus: bool) -> FloatArray:
-    """E from a published tau: the inverse of `tau_of_emitted`.
-
-    >>> float(emitted_of_tau(1.5, counts_bonus=False))
-    2.5
-    """
-    least = 1.0 if counts_bonus else 0.0
-    return checked_between("tau", tau, least, np.inf) + (1.0 - least)

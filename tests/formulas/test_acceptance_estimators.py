@@ -137,7 +137,6 @@ def test_estimates_agree_with_the_tally_of_the_same_steps(rows):
         assert given_draft == pytest.approx(1 + sum(marginals))
         assert given_draft == pytest.approx(float(a.mean_acceptance_length(tally.accepted_tokens, tally.drafts)))
         assert all_steps == pytest.approx(float(emitted_over_all_steps(coverage, given_draft)))
-        assert given_draft == pytest.approx(float(a.mean_acceptance_length_of_emitted(all_steps, coverage)))
 
 
 def _padded(counts, like):
@@ -208,8 +207,6 @@ def test_translations_reproduce_vllm_counters(run):
     assert round(float(emitted_over_all_steps(drafts / steps, length)), 3) == per_step
     hazard = a.conditionals_of_marginals(np.array(at) / drafts)
     assert float(expected_emitted_hazard(hazard)) == pytest.approx(length)
-    histogram = [drafts - at[0], at[0] - at[1], at[1] - at[2], at[2]]
-    assert a.conditionals_of_histogram(histogram) == pytest.approx(hazard)
 
 
 def test_coverage_turns_a_reported_length_of_1_62_into_1_078_per_step():
@@ -225,24 +222,12 @@ def test_coverage_turns_a_reported_length_of_1_62_into_1_078_per_step():
 def test_alpha_returns_from_vllms_rate_and_length(alpha, kappa):
     e = expected_emitted(alpha, kappa)
     assert float(a.alpha_of_mean_acceptance_length(e, kappa)) == pytest.approx(alpha, abs=1e-7)
-    assert float(a.alpha_of_pooled_rate(a.pooled_rate_of_alpha(alpha, kappa), kappa)) == pytest.approx(alpha, abs=1e-7)
     marginals = survival(np.full(kappa, alpha))[1:]
     assert a.conditionals_of_marginals(marginals) == pytest.approx(np.full(kappa, alpha))
 
 
-@given(st.floats(1.0, 12.0), st.integers(2, 64))
-def test_e_returns_from_sglangs_rate_and_from_tau(emitted, nodes):
-    if emitted <= nodes:
-        rate = a.sglang_accept_rate(emitted, nodes)
-        assert float(a.emitted_of_sglang_accept_rate(rate, nodes)) == pytest.approx(emitted)
-    for counts_bonus in (True, False):
-        tau = a.tau_of_emitted(emitted, counts_bonus=counts_bonus)
-        assert float(a.emitted_of_tau(tau, counts_bonus=counts_bonus)) == pytest.approx(emitted)
-
-
 def test_unknown_stays_unknown():
     assert np.isnan(a.mean_acceptance_length(0, 0))
-    assert np.isnan(a.sglang_accept_rate(1.0, 1))
     assert np.isnan(a.conditionals_of_marginals([0.0, 0.0])[1])
 
 
