@@ -23,7 +23,6 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
 
 from specplan.errors import InputError
 from specplan.formulas.emitted import FloatArray, IntArray, checked_probability
@@ -301,6 +300,8 @@ def _beta(mean: npt.ArrayLike, share: float, quantile: FloatArray) -> FloatArray
         return np.asarray(np.broadcast_to(m, np.broadcast_shapes(m.shape, quantile.shape)))
     if share == 1:
         return np.asarray((quantile > 1 - m).astype(np.float64))
+    from scipy.special import betaincinv  # a third of a short command: only this function needs it
+
     size = 1 / share - 1
     inner = np.clip(m, 1e-9, 1 - 1e-9)
     drawn = betaincinv(inner * size, (1 - inner) * size, quantile)
