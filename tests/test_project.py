@@ -112,6 +112,11 @@ def test_without_an_extra_the_error_names_the_install_line(argv: tuple[str, ...]
     )
 
 
+def test_cost_starts_without_scipy() -> None:
+    done = without({"scipy", "matplotlib"}, "cost", "llama3-70b", "--draft", "llama3.2-1b", "--tp", "4", "-a", ".7")
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_imports_no_numerics() -> None:
     done = without({"numpy", "scipy", "matplotlib", "torch", "pydantic_settings", "numba"}, "--help")
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.adaptive import adapted
 from specplan.decide.source import elsewhere, emitted, emitted_per_draft, medusa_heads, most_kappa
 from specplan.errors import UnsupportedError
 from specplan.formulas.emitted import FloatArray
@@ -270,6 +269,8 @@ def step_time(
         draft = _draft_s(on, source, of, b, t, k, positions, verify_s, draft_table)
     tokens = np.broadcast_to(emitted(source, k), b.shape) if source.adaptive is None else np.ones(b.shape)
     if source.adaptive is not None and drafted.any():
+        from specplan.decide.adaptive import adapted  # most questions have no budget
+
         if source.verify is not None or source.nodes is not None:
             raise source.wrong(
                 "adaptive verification cuts chains and prices its own widths; leave out verify and nodes"
