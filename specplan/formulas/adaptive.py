@@ -304,7 +304,6 @@ def _beta(mean: npt.ArrayLike, share: float, quantile: FloatArray) -> FloatArray
 
     size = 1 / share - 1
     inner = np.clip(m, 1e-9, 1 - 1e-9)
-    from scipy.special import betaincinv  # a third of a short command's start, which only this function needs
 
     drawn = betaincinv(inner * size, (1 - inner) * size, quantile)
     return np.asarray(np.where((m <= 0) | (m >= 1), m, drawn))
