@@ -104,6 +104,8 @@ def _config(header: GgufHeader, where: str) -> dict[str, Any]:
             value = value[0]
         if value is not None and value is not False:
             found[name] = value
+    if "kv_lora_rank" not in found:  # elsewhere the rotated part of a head, which changes no count
+        found.pop("qk_rope_head_dim", None)
     return found | _adjusted(found, meta, arch, shapes)
 
 

@@ -147,7 +147,7 @@ class _ModelSpec(_Strict):
     published_params: Positive | None = None
     extra: tuple[_MIRRORS[Weight], ...] = ()  # type: ignore[valid-type] # made at run time
     mtp_layers: Text | None = None
-    totals: dict[Text, Natural] = {}
+    totals: dict[Text, Annotated[int, Field(strict=True, ge=0)]] = {}  # sums of sizes that are bounded each
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,7 +237,8 @@ def profile_of(readings: DeviceReadings, name: str, datasheet: Accelerator | Non
         sources=MappingProxyType({k: text for k, (_, text) in figures.items()}),
         **values,
     )
-    return replace(card, calibration=calibration)
+    # what this device was measured to do stands, not what another card's kernels do
+    return replace(card, calibration=calibration, kernels=MappingProxyType({}))
 
 
 def _last(readings: Sequence[MatmulReading], number_format: str) -> MatmulReading:
