@@ -138,7 +138,7 @@ def schedule(
     >>> from specplan.propose.spelling import read_source
     >>> report = schedule(load_model("llama3.1-8b"), load_accelerator("h100-sxm"), read_source("ngram:alpha=.5"))
     >>> [(r.first, r.last, r.kappa) for r in report.schedules[0].ranges][0]
-    (1, 9, 8)
+    (1, 18, 7)
     """
     _check(engine, source, contexts, max_batch, max_kappa)
     if not 0 <= margin < 1:

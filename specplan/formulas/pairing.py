@@ -17,6 +17,7 @@ def mismatches(draft: Model, target: Model) -> tuple[str, ...]:
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> mismatches(llama32_1b, llama3_70b)
     ()
     >>> head = replace(llama32_1b, name="a head", draft_method="eagle", head=False, embedding=False)

@@ -138,7 +138,7 @@ def pool(target: Model, card: Accelerator, serving: Serving, length: int, drafti
     >>> plain, drafted = pool(big, card, four, 2048), pool(big, card, four, 2048, Drafting(
     ...     method="model", kappa=3, model=small))
     >>> plain.requests, drafted.requests, drafted.slots, plain.basis
-    (231, 205, 6, 'blocks of vllm 0.32.0')
+    (233, 207, 6, 'blocks of vllm 0.32.0')
     """
     reason = f"the pool of {serving.engine} is not known"
     if serving.engine in BLOCK_RULES:

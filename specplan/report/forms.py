@@ -38,7 +38,7 @@ def written(table: Table, form: str) -> str:
     source,fit | max
     "ngram:min=2,max=5",1273
     >>> print(written(table, "md"))
-    | source | fit \\| max |
+    | source | fit \| max |
     |:--|--:|
     | ngram:min=2,max=5 | 1,273 |
     """

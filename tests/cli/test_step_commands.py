@@ -163,8 +163,10 @@ def test_one_spelling_is_one_question_to_every_command(specplan):
         assert done.code in (0, 1), done.err
         return json.loads(done.out)
 
-    short = asked("cost", *place, "-d", "llama3.2-1b", "-a", "0.7")
-    assert asked("cost", *place, "-s", spelled) == short
+    short, long = asked("cost", *place, "-d", "llama3.2-1b", "-a", "0.7"), asked("cost", *place, "-s", spelled)
+    assert short.pop("inputs") != long.pop("inputs")  # each states what was asked
+    assert long.pop("engine") == pytest.approx(short.pop("engine"), rel=1e-12)
+    assert long == short
     load = ("--batch", "8", "--context", "2048", "--layer", "modelled")
     (cell,) = [c for c in asked("compare", *place, "-s", spelled, *load)["cells"] if c["source"] == spelled]
     (point,) = asked("plane", *place, "-s", spelled, *load)["planes"][0]["points"]

@@ -52,7 +52,7 @@ def test_aliases_in_any_case() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("llama3-71b", "llama3-70b"), ("qwen3-33b", "qwen3-32b"), ("gpt-oss", "gpt-oss-20b"), ("phi4", "phi-4")],
+    [("llama3-71b", "llama3-70b"), ("qwen3-33b", "qwen3-32b"), ("gpt-oss", "gpt-oss-20b"), ("phi-44", "phi-4")],
 )
 def test_unknown_names_list_near_misses(name: str, hint: str) -> None:
     with pytest.raises(NotFoundError, match="did you mean") as caught:

@@ -53,7 +53,8 @@ _IN_FAMILY: Final[dict[str, frozenset[str]]] = {
         "minimax_m3": "first_k_dense_replace",
         **dict.fromkeys(("deepseek_v4", "deepseek_ref"), "qk_rope_head_dim"),  # a part of head_dim
         "phi": "lm_head_bias",  # always there
-        "qwen2": "attention_bias_qkv",
+        "qwen2": "attention_bias_qkv attention_bias qkv_bias",  # always there
+        **dict.fromkeys(("granite_speech", "granite_speech_plus"), "window_size"),  # of the speech projector
         **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), "num_sliding_attn_layers num_full_attn_layers"),
     }.items()
 }
