@@ -52,6 +52,7 @@ _IN_FAMILY: Final[dict[str, frozenset[str]]] = {
         "minimax_m3_vl_text": "first_k_dense_replace",
         "minimax_m3": "first_k_dense_replace",
         **dict.fromkeys(("deepseek_v4", "deepseek_ref"), "qk_rope_head_dim"),  # a part of head_dim
+        "zamba2": "kv_channels mamba_headdim num_query_groups",  # derived from the sizes that are read
         "phi": "lm_head_bias",  # always there
         "qwen2": "attention_bias_qkv attention_bias qkv_bias",  # always there
         **dict.fromkeys(("granite_speech", "granite_speech_plus"), "window_size"),  # of the speech projector
