@@ -55,7 +55,7 @@ _IN_FAMILY: Final[dict[str, frozenset[str]]] = {
         "zamba2": "kv_channels mamba_headdim num_query_groups",  # derived from the sizes that are read
         "phi": "lm_head_bias",  # always there
         "qwen2": "attention_bias_qkv attention_bias qkv_bias",  # always there
-        **dict.fromkeys(("granite_speech", "granite_speech_plus"), "window_size"),  # of the speech projector
+        **dict.fromkeys(("granite", "granite_speech", "granite_speech_plus"), "window_size"),  # of the speech projector
         **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), "num_sliding_attn_layers num_full_attn_layers"),
     }.items()
 }
