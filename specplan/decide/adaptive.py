@@ -20,8 +20,8 @@ DISPERSION: Final = 0.1
 """Share of the variance of acceptance that lies between requests."""
 OVERHEAD: Final = 0.06
 """What deciding adds to a step, as a share of it."""
-SIZES: Final = np.unique(np.concatenate([[1, 2, 4], np.arange(8, 256, 8), np.arange(256, 513, 16)]))
-"""Token counts whose graphs vLLM captures by default (0.32): a narrower step is padded to the next."""
+_WIDEST: Final = 512
+"""Tokens of the widest step that is priced as a staircase; above it lies a straight line."""
 _ROWS: Final = 512
 _EXACT: Final = 16  # batches up to here are priced one by one, larger ones at a grid and between its points
 _POSITIONS: Final = 64
@@ -51,8 +51,8 @@ def verify_cost(on: Machine, shape: PassShape, *, batch: int, context_len: float
     >>> bool(cost.at(32) >= cost.at(4) > 0)
     True
     """
-    widths = SIZES[max(most, 8) >= SIZES]
-    last, beyond = int(SIZES[-1]), 2 * int(SIZES[-1])
+    sizes = np.unique(on.engine.padded(np.arange(1, _WIDEST + 1))).astype(np.int64)
+    widths, last, beyond = sizes[sizes <= max(most, 8)], _WIDEST, 2 * _WIDEST
     tokens = np.append(widths, [last, beyond])
     host_s = host_time(on, batch, drafted=True)
     seconds = pass_time(on, shape, batch, np.maximum(tokens / batch, 1.0), context_len).total_s + host_s
