@@ -8,18 +8,19 @@ deciding costs (`OVERHEAD`) and the share of a step that drafts (`DRAFT_SHARE`) 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import brentq
 
 from specplan.decide.adaptive import DISPERSION, OVERHEAD
 from specplan.errors import InputError
 from specplan.evidence.validate import Comparison, TableReport, summaries
 from specplan.files.documents import read_json
+from specplan.formulas.acceptance import alpha_of_mean_acceptance_length
 from specplan.formulas.adaptive import AdaptiveStep, WidthCost, adaptive_expectation, confidences
-from specplan.formulas.emitted import FloatArray, expected_emitted
+from specplan.formulas.emitted import FloatArray
 from specplan.values.source import CONFIDENCE
 
 CALIBRATION: Final[Mapping[str, float]] = {"dflash2": 0.25}
@@ -130,17 +131,6 @@ def step_costs(widths: FloatArray, seconds: FloatArray) -> WidthCost:
     return WidthCost.of(grid, np.interp(grid, w, s), float(slope))
 
 
-def constant_alpha(emitted: float, kappa: int) -> float:
-    """The constant alpha of a mean accepted length, the bonus token included.
-
-    >>> round(constant_alpha(2.533, 3), 3)
-    0.7
-    """
-    if not 1 <= emitted <= kappa + 1:
-        raise InputError(f"an accepted length of {emitted:g} is no mean of 1 to {kappa + 1} tokens")
-    return float(brentq(lambda a: float(expected_emitted(a, kappa)) - emitted, 0.0, 1.0)) if emitted > 1 else 0.0
-
-
 def _over_concurrency(
     name: str, table: Mapping[str, Any], columns: Sequence[str], notes: list[str]
 ) -> Iterator[Comparison]:
@@ -191,7 +181,9 @@ def _over_concurrency(
 def _adaptive_step(
     cost: WidthCost, batch: int, kappa: int, emitted: float, draft_s: float, calibration: float
 ) -> AdaptiveStep:
-    alpha = constant_alpha(emitted, kappa)
+    alpha = float(alpha_of_mean_acceptance_length(emitted, kappa))
+    if isnan(alpha):
+        raise InputError(f"an accepted length of {emitted:g} is no mean of 1 to {kappa + 1} tokens")
     true, _ = confidences([alpha] * kappa, resolution=CONFIDENCE, dispersion=DISPERSION)
     return adaptive_expectation(true**calibration, true, cost, batch, draft_s)
 

@@ -41,8 +41,8 @@ def print_adaptive(sources: Sequence[Any], console: Console, *, where: str) -> N
             console.print(f"{s.label}: {s.note}", highlight=False, markup=False)
     console.print(
         "verified: drafted positions per step and request, of those drafted; E: tokens per step. Acceptance is "
-        "measured on the record, step times are modelled; intervals (90%) over orders of arrival; requests are drawn "
-        "again where the batch outnumbers them",
+        "measured on the record, step times are modelled; in brackets the least and largest of six orders of arrival; "
+        "requests are drawn again where the batch outnumbers them",
         style="dim",
         highlight=False,
     )
