@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from specplan.api.blocks import blocks as blocks
+    from specplan.api.capacity import capacity as capacity
     from specplan.api.compare import compare as compare
     from specplan.api.cost import cost as cost
     from specplan.api.plane import plane as plane
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME: Final = {
-    **{name: f"api.{name}" for name in ("blocks", "compare", "cost", "plane", "schedule", "tie", "tune")},
+    **{name: f"api.{name}" for name in ("blocks", "capacity", "compare", "cost", "plane", "schedule", "tie", "tune")},
     "SpecplanError": "errors",
     "load_accelerator": "specs.hardware",
     "load_model": "specs.catalog",
@@ -34,8 +35,8 @@ _HOME: Final = {
 }
 """Where each public name lives; nothing of it is imported before it is asked for."""
 
-__all__ = ["SpecplanError", "__version__", "blocks", "compare", "cost", "load_accelerator", "load_model", "plane",
-           "read_source", "schedule", "tie", "tune"]  # fmt: skip
+__all__ = ["SpecplanError", "__version__", "blocks", "capacity", "compare", "cost", "load_accelerator", "load_model",
+           "plane", "read_source", "schedule", "tie", "tune"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

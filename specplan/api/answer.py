@@ -83,7 +83,7 @@ def question(ask: Callable[P, A]) -> Callable[P, A]:
     def asking(*args: P.args, **kwargs: P.kwargs) -> A:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        asked = {name: told(value) for name, value in given.arguments.items()}
+        asked = {name: told(value) for name, value in given.arguments.items() if name != "progress"}
         answer = ask(*args, **kwargs)
         return replace(answer, asked=asked)
 

@@ -6,7 +6,7 @@ from specplan.cli import options
 
 
 def capacity(
-    target: str = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
+    target: str = options.TARGET,
     rate: float = typer.Option(..., "--rate", help="Requests per second that all replicas together take."),
     input_: str = typer.Option(..., "--input", help="Prompt tokens: 1500; p50=800,p95=4000; a histogram file."),
     output: str = typer.Option(..., "--output", help="Output tokens, likewise."),
@@ -35,84 +35,52 @@ def capacity(
     ),
     picture: str = typer.Option(None, "--picture", "-o", help="Draw throughput against speed per user."),
     rates_picture: str = typer.Option(None, "--rates-picture", help="Draw p95 TTFT over the rate."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Which cards, how many, speculating or not: the highest rate that holds the targets, and what it costs."""
-    from pathlib import Path
-
     from specplan import units
-    from specplan.api.sources import load_sources
-    from specplan.decide.step_setting import Setting
+    from specplan.api.capacity import capacity as ask
     from specplan.report.output_file import PICTURES, output_path
     from specplan.report.progress import Bars
-    from specplan.runners import runner_of
-    from specplan.simulate.answer import read_load
-    from specplan.simulate.capacity import Candidate, Question, ranked, read_prices
-    from specplan.simulate.capacity import capacity as search
-    from specplan.simulate.outcome import read_target
-    from specplan.simulate.served_source import Limits, check_seeds
-    from specplan.specs.catalog import load_target
-    from specplan.specs.hardware import load_accelerator
-    from specplan.timing.step_time import machine
 
-    targets = tuple(
-        read_target(text, name) for name, texts in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) for text in texts
-    )
-    limits = Limits(
-        max_model_len=units.parse_count(max_model_len),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=units.parse_count(max_num_batched_tokens),
-    )
-    load, _, _ = read_load(
-        rate=rate,
-        burstiness=burstiness,
-        prompts=input_,
-        outputs=output,
-        requests=requests,
-        longest=limits.max_model_len,
-    )
-    question = Question(load=load, targets=targets, limits=limits, seeds=tuple(check_seeds(seeds)), warmup=warmup)
-    for given in (picture, rates_picture):
-        if given is not None:
-            output_path(given, PICTURES)
-    cards = {name.strip(): load_accelerator(name.strip()) for name in gpu.split(",")}
-    prices = read_prices(price, {card.name for card in cards.values()})
-    model = load_target(target, quantization)
-    candidates = [
-        Candidate(setting=Setting(target=model, on=machine(card, engine, ranks, layer)), source=one)
-        for card in cards.values()
-        for ranks in (units.read_whole(text, "--tp") for text in tp.split(","))
-        for one in load_sources(source, kappa)
-    ]
-    found = []
+    drawn = [(given, kind, title) for given, kind, title in (
+        (picture, "pareto", "throughput against speed per user"), (rates_picture, "rates", "latency over rate"),
+    ) if given is not None]  # fmt: skip
+    for given, _, _ in drawn:
+        output_path(given, PICTURES)
     with Bars() as bars:
-        for answer in search(
-            candidates,
-            question,
-            runner=runner_of(on, jobs),
-            checkpoint=None if checkpoint is None else Path(checkpoint),
-        ):
-            found.append(answer)
-            bars.update("candidates", len(found), len(candidates))
-    powers = {card.name: card.tdp_w for card in cards.values() if card.tdp_w is not None}
-    report = ranked(found, question, model.name, prices, powers)
-    if picture is not None or rates_picture is not None:
+        report = ask(
+            target,
+            [name.strip() for name in gpu.split(",")],
+            rate=rate,
+            input_len=input_,
+            output_len=output,
+            sources=source,
+            quantization=quantization,
+            tp=[units.read_whole(ranks, "--tp") for ranks in tp.split(",")],
+            ttft=ttft,
+            tpot=tpot,
+            e2e=e2e,
+            price=price,
+            burstiness=burstiness,
+            requests=requests,
+            seeds=seeds,
+            warmup=warmup,
+            kappa=kappa,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            engine=engine,
+            layer=layer,
+            jobs=jobs,
+            on=on,
+            checkpoint=checkpoint,
+            progress=bars.update,
+        )
+    for given, kind, title in drawn:
         from specplan.report.picture import save
-        from specplan.report.queue_plot import draw_pareto, draw_rates
 
-        for path, draw, title in ((picture, draw_pareto, "throughput against speed per user"),
-                                  (rates_picture, draw_rates, "latency over rate")):  # fmt: skip
-            if path is not None:
-                save(draw(report), Path(path), title)
-    if json:
-        from specplan.report.capacity_report import capacity_document
-        from specplan.report.json_document import render
-
-        typer.echo(render(capacity_document(report)))
-    else:
-        from specplan.report.capacity_report import print_capacity
-        from specplan.report.console import Console
-
-        print_capacity(report, Console())
+        save(report.plot(kind), output_path(given, PICTURES), title)
+    options.answer(report, json=json)
     if not report.reaches:
         raise typer.Exit(1)

@@ -6,16 +6,16 @@ from specplan.cli import options
 
 
 def simulate(
-    target: str = typer.Argument(..., help="Spec name, YAML file, Hugging Face config.json, or a folder with one."),
+    target: str = options.TARGET,
     source: list[str] = typer.Option(
         ["none"],
         "--source",
         "-s",
         help="none; ngram:coverage=.4,alpha=.8,k=3; llama3.2-1b:alpha=.7; a measured document. Repeat for more.",
     ),
-    gpu: str = typer.Option("h100-sxm", "--gpu", help="Hardware profile: a name or a YAML file."),
+    gpu: str = options.GPU,
     quantization: str = options.QUANTIZATION,
-    tp: int = typer.Option(1, "--tensor-parallel-size", "--tp", help="Ranks that share the model."),
+    tp: int = options.TP,
     rate: float = typer.Option(None, "--rate", help="Open load: requests per second."),
     burstiness: float = typer.Option(1.0, "--burstiness", help="Gaps of the open load: 1 Poisson, below it bursts."),
     concurrency: int = typer.Option(None, "--concurrency", help="Closed load: requests in the system."),
@@ -45,121 +45,73 @@ def simulate(
     long_prefill: int = typer.Option(0, "--long-prefill-token-threshold"),
     num_blocks: int = typer.Option(None, "--num-gpu-blocks-override", help="In place of the predicted pool."),
     engine: str = typer.Option("vllm", "--engine", help="vllm; the scheduler of no other engine is simulated yet."),
-    layer: str = typer.Option("modelled", "--layer", help="roofline, modelled or measured."),
-    measured: list[str] = typer.Option(
-        None, "--measured", help="NAME=FILE: measured step times, for --layer measured."
-    ),
+    layer: str = options.LAYER,
+    measured: list[str] = options.MEASURED,
     records: str = typer.Option(None, "--steps", help="Step records whose drafts and acceptance are replayed."),
-    kv_cache_dtype: str = typer.Option("auto", "--kv-cache-dtype", help="auto, fp8, bfloat16, ..."),
-    utilization: float = typer.Option(None, "--gpu-memory-utilization", help="The engine's default if not given."),
+    kv_cache_dtype: str = options.KV_CACHE_DTYPE,
+    utilization: float = options.UTILIZATION,
     per_request: str = typer.Option(None, "--per-request", help="Write one row per request: .csv, .jsonl, .parquet."),
     chrome: str = typer.Option(None, "--chrome-trace", help="Write steps and requests for Perfetto (.json)."),
     picture: str = typer.Option(None, "--picture", "-o", help="Draw the queue over time (.svg, .png, .pdf)."),
-    json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
+    json: bool = options.JSON,
 ) -> None:
     """Serve a load in virtual time: latencies, throughput and queues with and without speculation."""
-    from pathlib import Path
-
-    from specplan import units
-    from specplan.api.sources import load_sources, load_tables
-    from specplan.decide.step_setting import Setting
+    from specplan.api.simulate import simulate as ask
     from specplan.report.output_file import PICTURES, output_path
     from specplan.report.progress import Bars
-    from specplan.simulate.answer import Simulation, placed_sources, read_load, serve_sources
-    from specplan.simulate.outcome import read_target
-    from specplan.simulate.served_source import Limits, check_seeds
-    from specplan.simulate.stream import Served
-    from specplan.specs.catalog import load_target
-    from specplan.specs.hardware import load_accelerator
-    from specplan.timing.step_time import machine
-    from specplan.values import formats
 
-    targets = tuple(
-        read_target(text, name) for name, texts in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e)) for text in texts
-    )
-    limits = Limits(
-        max_model_len=units.parse_count(max_model_len),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=units.parse_count(max_num_batched_tokens),
-        block_size=block_size,
-        prefix_caching=prefix_caching,
-        long_prefill_token_threshold=long_prefill,
-        num_blocks=num_blocks,
-    )
-    load, text, notes = read_load(
-        rate=rate,
-        burstiness=burstiness,
-        concurrency=concurrency,
-        turnaround_s=units.parse(turnaround, "time"),
-        trace=trace,
-        trace_rate=trace_rate,
-        leave_out=leave_out,
-        prompts=input_,
-        outputs=output,
-        requests=requests,
-        longest=limits.max_model_len,
-    )
     for given, suffixes in ((per_request, (".csv", ".jsonl", ".parquet")), (chrome, (".json", ".json")),
                             (picture, PICTURES)):  # fmt: skip
         if given is not None:
             output_path(given, suffixes)
-    steps = []
-    if records is not None:
-        from specplan.records.files import read_steps
-
-        steps = list(read_steps(Path(records)))
-    model = load_target(target, quantization)
-    setting = Setting(
-        target=model,
-        on=machine(load_accelerator(gpu), engine, tp, layer),
-        kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
-        gpu_memory_utilization=utilization,
-        tables=load_tables(measured),
-    )
-    sources = placed_sources(setting, load_sources(source, kappa), limits, load, records=steps)
-    runs: list[tuple[str, Served]] = []
-    keep = None if per_request is None and chrome is None and picture is None else lambda t, s: runs.append((t, s))
     with Bars() as bars:
-        answers = serve_sources(
-            sources,
-            load,
-            [seed + i for i in check_seeds(seeds)],
-            targets,
+        report = ask(
+            target,
+            gpu,
+            sources=source,
+            quantization=quantization,
+            tp=tp,
+            rate=rate,
+            burstiness=burstiness,
+            concurrency=concurrency,
+            turnaround=turnaround,
+            trace=trace,
+            trace_rate=trace_rate,
+            leave_out_refused=leave_out,
+            input_len=input_,
+            output_len=output,
+            requests=requests,
+            seeds=seeds,
+            seed=seed,
             warmup=warmup,
-            log=chrome is not None,
-            keep=keep,
+            ttft=ttft,
+            tpot=tpot,
+            e2e=e2e,
+            kappa=kappa,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            enable_prefix_caching=prefix_caching,
+            long_prefill_token_threshold=long_prefill,
+            num_gpu_blocks_override=num_blocks,
+            engine=engine,
+            layer=layer,
+            measured=measured or (),
+            steps=records,
+            kv_cache_dtype=kv_cache_dtype,
+            gpu_memory_utilization=utilization,
+            keep="steps" if chrome is not None else "requests" if per_request or picture else "",
             progress=bars.update,
         )
-    report = Simulation(
-        setting=setting,
-        limits=limits,
-        load_text=text,
-        requests=load.count,
-        seeds=seeds,
-        warmup=warmup,
-        targets=targets,
-        answers=answers,
-        layer=layer,
-        notes=notes,
-    )
-    from specplan.report import simulate_report
-
     if per_request is not None:
-        simulate_report.write_requests(Path(per_request), runs)
+        report.write_requests(per_request)
     if chrome is not None:
-        simulate_report.write_chrome_trace(Path(chrome), runs)
+        report.write_chrome_trace(chrome)
     if picture is not None:
         from specplan.report.picture import save
-        from specplan.report.queue_plot import draw_queue
 
-        save(draw_queue(runs), Path(picture), "queue over time")
-    if json:
-        from specplan.report.json_document import render
-
-        typer.echo(render(simulate_report.simulate_document(report)))
-    else:
-        from specplan.report.console import Console
-
-        simulate_report.print_simulation(report, Console())
-    if targets and not any(a.holds(targets) for a in answers):
+        save(report.plot(), output_path(picture, PICTURES), "queue over time")
+    options.answer(report, json=json)
+    if report.targets and not report.holds:
         raise typer.Exit(1)

@@ -17,6 +17,9 @@ PUBLIC = {
     "max_num_seqs max_num_batched_tokens block_size enforce_eager kappa speculative_config "
     "speculative_algorithm speculative_draft speculative_num_steps speculative_eagle_topk "
     "speculative_num_draft_tokens weights flags",
+    "capacity": "target accelerator rate input_len output_len sources quantization tp ttft tpot e2e price "
+    "burstiness requests seeds warmup kappa max_model_len max_num_seqs max_num_batched_tokens "
+    "engine layer jobs on checkpoint progress",
     "compare": "target accelerator sources quantization tp batch context_len kappa max_kappa engine "
     "engine_version layer measured kv_cache_dtype gpu_memory_utilization workspace price detail",
     "cost": "target accelerator draft source quantization tp draft_tp kappa alpha batch context_len "
@@ -64,6 +67,9 @@ SAME = [
     (lambda: specplan.plane(["llama3-8b"], sources=["llama3.2-1b:alpha=.7"], kappa=3),
      "plane llama3-8b -s llama3.2-1b:alpha=.7 -k 3"),
     (lambda: specplan.tune("llama3-8b", sources=["ngram:alpha=.7"]), "tune llama3-8b -s ngram:alpha=.7"),
+    (lambda: specplan.capacity("llama3-8b", ["h100-sxm"], rate=4.0, input_len="500", output_len="100", requests=150,
+                               tp=[1], sources=["none"], ttft=[], tpot=["p95=30ms"], e2e=[], price=[]),
+     "capacity llama3-8b --rate 4 --input 500 --output 100 -n 150 --tpot p95=30ms"),
     (lambda: specplan.tie("mine:c=.165,alpha=.7", "ngram"), "tie mine:c=.165,alpha=.7 ngram"),
 ]  # fmt: skip
 
@@ -79,6 +85,7 @@ def test_an_answer_is_the_document_of_its_command_and_shows_itself(ask, line, ca
     assert "<table>" in answer._repr_html_()
     assert "<script" not in answer._repr_html_()
     names = set(inspect.signature(getattr(specplan, line.split()[0])).parameters)
+    names.discard("progress")
     assert names <= set(printed["inputs"]), "a document states every input"
 
 
