@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from specplan.formulas.requantize import requantized
 from specplan.report import json_document
@@ -66,13 +66,6 @@ class Answer:
         out = io.StringIO()
         self.show(Console(file=out, columns=132, form=form))
         return out.getvalue().rstrip("\n")
-
-
-class Drawn(Protocol):
-    """An answer that has a picture."""
-
-    def plot(self) -> Any:
-        """The picture, as a matplotlib figure."""
 
 
 def question(ask: Callable[P, A]) -> Callable[P, A]:

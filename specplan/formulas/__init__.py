@@ -16,8 +16,7 @@ adaptive.py
 
 draft_length.py
     Best kappa: how many tokens to draft, and what another choice loses:
-    `best_kappa`, `first_losing_kappa`, `loss_from`, `one_more_pays`, `peak_kappa`, `speedup_by_cap`,
-    `speedup_by_kappa`, `speedup_by_kappa_hazard`
+    `best_kappa`, `first_losing_kappa`, `loss_from`, `peak_kappa`, `speedup_by_kappa`
 
 emitted.py
     E: tokens a speculative step is expected to emit, the bonus or recovered token included:
@@ -28,7 +27,7 @@ emitted.py
 indifference.py
     Contours of equal speedup on the (alpha, c) plane, break-even, and ties between sources:
     `alpha_for_emitted`, `alpha_for_emitted_lengths`, `break_even_alpha`, `c_for_emitted`,
-    `c_for_emitted_lengths`, `continuation_for_emitted`, `contour_alpha`, `contour_alpha_lengths`, `contour_c`,
+    `continuation_for_emitted`, `contour_alpha`, `contour_c`,
     `coverage_for_speedup`, `emitted_for_speedup`, `free_draft_tie`, `hazard_scale_for_emitted`,
     `hit_for_emitted`, `reach`
 
@@ -68,7 +67,7 @@ roofline.py
 speedup.py
     Speedup of speculative decoding: tokens emitted per step over the cost of a step in units of one plain
     decode step:
-    `length_step_cost`, `operations_factor`, `paired_speedup`, `ridge_batch`, `speedup`, `step_cost`, `verify_factor`
+    `length_step_cost`, `paired_speedup`, `ridge_batch`, `speedup`, `step_cost`, `verify_factor`
 
 step.py
     Time of one pass: what it moves and computes on each rank, and the roofline and additive laws over that

@@ -11,7 +11,7 @@ speedup has one peak, and the first kappa at which the condition fails is the be
 So it is for every hazard: survival never rises, hence E is concave in kappa, and a concave yield over a cost that is
 linear or bends upwards (a roofline) has one peak. Only a verify factor with steps (a tile that fills up), or an
 overhead that plain decoding does not pay, makes more; then the curve over kappa is searched: `speedup_by_kappa`,
-`speedup_by_kappa_hazard`, `speedup_by_cap` (draft lengths that follow the match), `peak_kappa`, `first_losing_kappa`.
+`peak_kappa`, `first_losing_kappa`.
 
 Source: Leviathan et al. 2023 (arXiv 2211.17192), section 3.5 and Figure 3 (a plot); the condition is derived here.
 """
@@ -29,41 +29,10 @@ from specplan.formulas.emitted import (
     checked_kappa,
     checked_probability,
     expected_emitted,
-    expected_emitted_lengths,
-    factor_lengths,
-    survival,
 )
-from specplan.formulas.speedup import length_step_cost, step_cost
+from specplan.formulas.speedup import step_cost
 
 _ROUNDING: Final = 4 * np.finfo(np.float64).eps  # speedups that differ by less are equal: the shorter draft is better
-
-
-def one_more_pays(
-    alpha: npt.ArrayLike,
-    kappa: npt.ArrayLike,
-    c: npt.ArrayLike,
-    coverage: npt.ArrayLike = 1.0,
-    overhead: npt.ArrayLike = 0.0,
-) -> npt.NDArray[np.bool_]:
-    r"""Whether drafting kappa + 1 tokens beats drafting kappa.
-
-    .. math:: \alpha^{\kappa+1}\,(1 + \gamma\kappa c + o) > c\,\bigl(1 + \gamma(E(\alpha,\kappa) - 1)\bigr)
-
-    Parameters
-    ----------
-    alpha, kappa, c, coverage, overhead : array_like
-        As in `specplan.formulas.speedup.speedup`, with a verify factor of 1.
-
-    Examples
-    --------
-    >>> one_more_pays(0.7, [0, 2, 3], 0.165).tolist()
-    [True, True, False]
-    """
-    a, k = checked_probability("alpha", alpha), checked_kappa(kappa)
-    g = checked_probability("coverage", coverage)
-    emitted = 1.0 + g * (expected_emitted(a, k) - 1.0)
-    pays = a ** (k + 1) * step_cost(k, c, 1.0, g, overhead) > np.asarray(c) * emitted
-    return np.asarray(pays & (g > 0))
 
 
 def best_kappa(
@@ -153,89 +122,6 @@ def speedup_by_kappa(
     emitted = 1.0 + g * (expected_emitted(a, kappa) - 1.0)
     cost = step_cost(kappa, np.asarray(c)[..., None], verify, g, np.asarray(overhead)[..., None])
     return np.where(kappa == 0, 1.0, emitted / cost)
-
-
-def speedup_by_kappa_hazard(
-    conditionals: npt.ArrayLike,
-    c: npt.ArrayLike,
-    verify: npt.ArrayLike = 1.0,
-    coverage: npt.ArrayLike = 1.0,
-    overhead: npt.ArrayLike = 0.0,
-) -> FloatArray:
-    """Speedup at kappa = 0 ... K when each position has its own conditional acceptance.
-
-    Parameters
-    ----------
-    conditionals : array_like, shape (..., K)
-        The hazard; a draft of kappa tokens uses its first kappa entries. A matcher's is its hit probability followed
-        by its continuation rate.
-    c, coverage, overhead : array_like
-        As in `specplan.formulas.speedup.speedup`; broadcast against the leading axes.
-    verify : array_like, scalar or last axis of K + 1
-        Verify factor at each kappa.
-
-    Examples
-    --------
-    >>> speedup_by_kappa_hazard([0.2, 0.9, 0.9], 0.05).round(3).tolist()
-    [1.0, 1.143, 1.255, 1.341]
-    """
-    emitted = np.cumsum(survival(conditionals), axis=-1)
-    kappa = np.arange(emitted.shape[-1])
-    g = checked_probability("coverage", coverage)[..., None]
-    cost = step_cost(kappa, np.asarray(c)[..., None], verify, g, np.asarray(overhead)[..., None])
-    return np.where(kappa == 0, 1.0, (1.0 + g * (emitted - 1.0)) / cost)
-
-
-def speedup_by_cap(
-    conditionals: npt.ArrayLike,
-    match_weights: npt.ArrayLike,
-    c: npt.ArrayLike,
-    cap_max: int,
-    factor: float = 1.0,
-    offset: float = 0.0,
-    verify: npt.ArrayLike = 1.0,
-    overhead: npt.ArrayLike = 0.0,
-) -> FloatArray:
-    """Speedup of suffix decoding at each cap on its draft length (``num_speculative_tokens``), 0 ... cap_max.
-
-    A match of m tokens drafts factor * m of them, at most the cap; so a longer cap lengthens only the drafts of long
-    matches.
-
-    Parameters
-    ----------
-    conditionals : array_like, scalar or shape (cap_max,)
-        One alpha, or the hazard by position.
-    match_weights : array_like, shape (M + 1,)
-        Probability of a match of 0, 1, ..., M tokens.
-    c, overhead : array_like
-        Scalars, as in `specplan.formulas.speedup.length_step_cost`.
-    cap_max : int
-        Largest cap, at least 0.
-    factor, offset : float
-        As in `specplan.formulas.emitted.factor_lengths`.
-    verify : array_like, scalar or shape (cap_max + 1,)
-        Verify factor of each draft length.
-
-    Returns
-    -------
-    ndarray, shape (cap_max + 1,)
-        Over all steps; cap 0 is plain decoding (1 without overhead).
-
-    Examples
-    --------
-    >>> speedup_by_cap(0.8, [0.5, 0.0, 0.0, 0.0, 0.5], 0.0, 6).round(3).tolist()
-    [1.0, 1.4, 1.72, 1.976, 2.181, 2.181, 2.181]
-    """
-    longest = int(checked_kappa(cap_max))
-    h = np.asarray(conditionals, dtype=np.float64)
-    h = np.broadcast_to(h, (longest,)) if h.ndim == 0 else h
-    v = np.broadcast_to(np.asarray(verify, dtype=np.float64), (longest + 1,))
-    out = np.empty(longest + 1)
-    for cap in range(longest + 1):
-        weights = factor_lengths(match_weights, cap, factor, offset)
-        cost = length_step_cost(weights, c, v[: cap + 1], overhead)
-        out[cap] = expected_emitted_lengths(h[:cap], weights) / cost
-    return out
 
 
 def peak_kappa(speedups: npt.ArrayLike) -> IntArray:

@@ -25,14 +25,13 @@ from specplan.formulas.emitted import (
     checked_between,
     checked_kappa,
     checked_probability,
-    checked_weights,
     emission_coefficients,
     emitted_and_slope,
     emitted_of_drafted_steps,
     expected_emitted,
     survival,
 )
-from specplan.formulas.speedup import length_step_cost, speedup, step_cost
+from specplan.formulas.speedup import speedup, step_cost
 
 _CHUNK: Final = 1 << 14  # elements per pass of the solver: its temporaries stay in the cache
 _MAX_GROUPS: Final = 64  # distinct draft lengths in a chunk that are still solved one by one
@@ -198,38 +197,6 @@ def alpha_for_emitted_lengths(emitted: npt.ArrayLike, length_weights: npt.ArrayL
     True
     """
     return _polynomial_root(np.asarray(emitted, dtype=np.float64), emission_coefficients(1.0, length_weights))
-
-
-def contour_alpha_lengths(
-    s: npt.ArrayLike,
-    length_weights: npt.ArrayLike,
-    c: npt.ArrayLike = 0.0,
-    verify: npt.ArrayLike = 1.0,
-    overhead: npt.ArrayLike = 0.0,
-) -> FloatArray:
-    r"""The alpha at which a source of varying draft length reaches a speedup of s; break-even at 1, a tie elsewhere.
-
-    .. math:: \sum_i \Pr(L \ge i)\,\alpha^i = s\,\Bigl(\sum_k w_k (k c + v_k) + o\Bigr)
-
-    Parameters
-    ----------
-    s : array_like, shape (...)
-        Speedup.
-    length_weights, c, verify, overhead
-        As in `specplan.formulas.speedup.length_step_cost`.
-
-    Returns
-    -------
-    ndarray
-        alpha in [0, 1]; NaN where none gives s.
-
-    Examples
-    --------
-    >>> round(float(contour_alpha_lengths(1.6955, [0.3, 0.0, 0.0, 0.7])), 4)
-    0.5415
-    """
-    needed = np.asarray(s, dtype=np.float64) * length_step_cost(length_weights, c, verify, overhead)
-    return alpha_for_emitted_lengths(needed, length_weights)
 
 
 def hazard_scale_for_emitted(
@@ -398,32 +365,6 @@ def c_for_emitted(
         c = ((cost - 1.0 - np.asarray(overhead)) / g - (np.asarray(verify) - 1.0)) / k
         slack = _ROUNDING * (cost + np.asarray(verify)) / (g * k)
         return np.where((k > 0) & (g > 0) & (c >= -slack), np.maximum(c, 0.0), np.nan)
-
-
-def c_for_emitted_lengths(
-    emitted: npt.ArrayLike,
-    s: npt.ArrayLike,
-    length_weights: npt.ArrayLike,
-    verify: npt.ArrayLike = 1.0,
-    overhead: npt.ArrayLike = 0.0,
-) -> FloatArray:
-    r"""The draft cost at which steps of varying draft length give a speedup of s.
-
-    .. math:: c = \frac{E/s - \sum_k w_k v_k - o}{\sum_k k\,w_k}, \quad v_0 = 1
-
-    `emitted` counts all steps. NaN where even a free draft is too slow, and where nothing is ever drafted.
-
-    >>> round(float(c_for_emitted_lengths(2.533, 1.0, [0, 0, 0, 1])), 4)
-    0.511
-    """
-    w = checked_weights("length weights", length_weights)
-    k = np.arange(w.shape[-1])
-    verifying = (w * np.where(k == 0, 1.0, np.asarray(verify))).sum(axis=-1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        cost, drafted = np.asarray(emitted) / np.asarray(s), (w * k).sum(axis=-1)
-        c = (cost - verifying - np.asarray(overhead)) / drafted
-        slack = _ROUNDING * (cost + verifying) / drafted
-    return np.where(np.isfinite(c) & (c >= -slack), np.maximum(c, 0.0), np.nan)
 
 
 def coverage_for_speedup(

@@ -135,31 +135,6 @@ def length_step_cost(
     return cost + checked_between("overhead", overhead, 0.0, np.inf)
 
 
-def operations_factor(alpha: npt.ArrayLike, kappa: npt.ArrayLike, c_flop: npt.ArrayLike = 0.0) -> FloatArray:
-    r"""Arithmetic per emitted token relative to plain decoding: the price in operations of a speedup in time.
-
-    .. math:: \frac{\kappa \hat c + \kappa + 1}{E(\alpha,\kappa)}
-
-    Parameters
-    ----------
-    alpha, kappa : array_like
-        As in `speedup`.
-    c_flop : array_like
-        :math:`\hat c`: FLOP per token of the draft over FLOP per token of the target, at least 0.
-
-    Notes
-    -----
-    Source: Leviathan et al. 2023, Theorem 3.11 and Table 1.
-
-    Examples
-    --------
-    >>> round(float(operations_factor(0.7, 3)), 2)
-    1.58
-    """
-    k = checked_kappa(kappa)
-    return (k * checked_between("c_flop", c_flop, 0.0, np.inf) + k + 1.0) / expected_emitted(alpha, k)
-
-
 def verify_factor(positions: npt.ArrayLike, plain_positions: npt.ArrayLike, ridge: npt.ArrayLike) -> FloatArray:
     r"""v: cost of a pass over many positions relative to a plain pass, on a roofline with one ridge.
 

@@ -11,43 +11,6 @@ from specplan.verify.chain import checked_chain, last_weights, leading
 from specplan.verify.outcome import FloatArray, Outcome, chain_outcome
 
 
-def rates_for_length(length: float, kappa: int) -> FloatArray:
-    r"""Acceptance rates per position for a wanted mean number of emitted tokens, with the least variance.
-
-    .. math:: r = (\underbrace{1, \dots, 1}_{f}, m - f, 0, \dots)
-
-    with :math:`m = \mathrm{length} - 1` and :math:`f = \lfloor m \rfloor`.
-
-    Parameters
-    ----------
-    length : float
-        Emitted tokens per step, the bonus token included, in [1, kappa + 1].
-    kappa : int
-        Drafted tokens.
-
-    Returns
-    -------
-    ndarray, shape (kappa,)
-        Marginal rates: probability that the first i + 1 tokens are all accepted; they sum to length - 1.
-
-    Notes
-    -----
-    A step accepts f or f + 1 tokens. Source: vLLM 0.32, ``synthetic_acceptance_length``; SGLang 0.5.23's simulated
-    length (``match-expected``) has the same law, with one length for the whole batch.
-
-    Examples
-    --------
-    >>> rates_for_length(2.25, 3).tolist()
-    [1.0, 0.25, 0.0]
-    """
-    if kappa < 1 or not 1.0 <= length <= kappa + 1:
-        raise InputError(
-            f"synthetic length: expected a number in [1, {kappa + 1}] for {kappa} drafted tokens, got {length}"
-        )
-    mean = length - 1.0
-    return np.asarray(np.clip(mean - np.arange(kappa), 0.0, 1.0))
-
-
 def conditional_rates(rates: npt.ArrayLike) -> FloatArray:
     r"""Conditional acceptance per position from marginal rates.
 
@@ -85,7 +48,7 @@ def accept_synthetic(
     p, q, draft, u : array_like
         As in `accept_standard`; q None for one-hot drafts.
     rates : array_like, shape (K,)
-        Marginal rates, as `rates_for_length` gives them.
+        Marginal rates, not increasing.
 
     Returns
     -------

@@ -7,7 +7,7 @@ import pytest
 
 from specplan.errors import InputError
 from specplan.formulas.adaptive import WidthCost, adaptive_expectation, confidences, verify_budget
-from specplan.formulas.draft_length import speedup_by_kappa_hazard
+from specplan.formulas.draft_length import speedup_by_kappa
 
 STAIRS = WidthCost.of([1, 2, 4, 8, 16, 32, 64], [1.0, 1.0, 1.05, 1.1, 1.4, 2.2, 3.9], 0.06)
 
@@ -46,7 +46,7 @@ def test_equal_survivals_give_the_best_kappa_of_the_batch_or_a_mix_of_two_neighb
         lengths = verify_budget(survival, cost).lengths
         assert lengths.max() - lengths.min() <= 1
         verify = cost.at(16 * np.arange(1, positions + 2)) / cost.at(16)
-        gains = speedup_by_kappa_hazard([alpha] * positions, 0.0, verify)
+        gains = speedup_by_kappa(alpha, 0.0, positions, verify=verify)
         assert abs(lengths.mean() - int(np.argmax(gains))) <= 1
 
 

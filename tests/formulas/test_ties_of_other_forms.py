@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from specplan.formulas import emitted as em
 from specplan.formulas import indifference as ind
 from specplan.formulas.indifference import Reach
-from specplan.formulas.speedup import length_step_cost, ridge_batch, speedup, step_cost, verify_factor
+from specplan.formulas.speedup import ridge_batch, speedup, step_cost, verify_factor
 
 probability = st.floats(0, 1)
 inner = st.floats(0.01, 0.99)
@@ -44,12 +44,6 @@ def test_hazard_scale_under_a_length_distribution(h: list[float], share: float, 
     scale = share / max(h)
     e = em.expected_emitted_lengths(np.array(h) * scale, w)
     assert float(ind.hazard_scale_for_emitted(e, h, w)) * max(h) == pytest.approx(share, abs=1e-12)
-
-
-@given(weights, inner, st.floats(0, 0.3), st.floats(1, 1.5), st.floats(0, 0.2))
-def test_contour_of_varying_lengths_round_trips(w: np.ndarray, alpha: float, c: float, v: float, o: float) -> None:
-    s = em.expected_emitted_lengths(alpha, w) / length_step_cost(w, c, v, o)
-    assert float(ind.contour_alpha_lengths(s, w, c, v, o)) == pytest.approx(alpha, abs=1e-11 / (1 - w[0]))
 
 
 def test_hazard_scale_of_a_constant_is_alpha() -> None:
@@ -90,13 +84,6 @@ def test_coverage_at_which_a_sparse_matcher_ties_with_a_dense_draft() -> None:
     assert 0 < g < 1
     assert float(em.emitted_over_all_steps(g, emitted)) == pytest.approx(dense, rel=1e-12)
     assert np.isnan(ind.coverage_for_speedup(dense, 1.5, 8))  # not even in every step
-
-
-@given(weights, inner, st.floats(0.001, 0.5), st.floats(1, 2), st.floats(0, 0.2))
-def test_c_under_a_length_distribution_round_trips(w: np.ndarray, alpha: float, c: float, v: float, o: float) -> None:
-    e = em.expected_emitted_lengths(alpha, w)
-    s = e / length_step_cost(w, c, v, o)
-    assert float(ind.c_for_emitted_lengths(e, s, w, v, o)) == pytest.approx(c, abs=1e-12 / (1 - w[0]))
 
 
 @given(st.floats(0, 3), probability, st.integers(1, 12))
