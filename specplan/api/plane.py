@@ -161,6 +161,9 @@ def plane(
         )
     else:
         entries = [entry for scene in found for entry in scene.placed]
-        xs = default_axis(axis, None if x_max is None else units.parse_count(x_max))
+        top = None if x_max is None else units.parse_count(x_max)
+        if top is None and axis == "context" and targets:
+            top = min(131072, max(t.max_position or 131072 for t in targets))
+        xs = default_axis(axis, top)
         over = swept(axis, entries, xs=xs, batch=batch, context_len=place.context_len)
     return Picture(planes=planes, sweep=over, scenes=tuple(found), where=place.where if targets else "")

@@ -134,7 +134,7 @@ def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple
     return c, 1.0 + (rest - 1.0) / drafting
 
 
-def plain_step_s(pair: Pair, batch: npt.ArrayLike, context_len: int) -> FloatArray:
+def plain_step_s(pair: Pair, batch: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray:
     """Seconds of a step of `batch` requests without speculation."""
     of = Loads(target=_shape(pair.target, pair), draft=None)
     table = pair.table(pair.target.name)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from specplan.decide.pricing import Pair, Setting, plain_step_s, priced
 from specplan.decide.source import Placed, longest, source_speedup
@@ -32,8 +33,9 @@ COVERAGE_POINTS: Final = 201
 class Curve:
     """Speedup of one source over the axis, its peak, and c and the verify factor on the way.
 
-    Over batch, where models and card are known, `fit` and `plain_fit` are the requests that the pool holds beside the
-    source and alone: each runs what fits, the rest waits, and the speedup is the ratio of tokens per second.
+    Over batch and context, where models and card are known, each runs what its pool holds, the rest waits, and the
+    speedup is the ratio of tokens per second: `runs_to` and `plain_runs_to` are the largest x up to which all that is
+    offered runs, beside the source and alone. It is NaN where the target alone does not fit.
     """
 
     source: Placed
@@ -43,8 +45,8 @@ class Curve:
     best_x: float
     best_speedup: float
     is_flat: bool
-    fit: int | None = None
-    plain_fit: int | None = None
+    runs_to: float | None = None
+    plain_runs_to: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +145,16 @@ def sweep(
     over = _OVER[kind]
     curves = tuple(over(source, setting, x, batch, context_len) for source, setting in sources)
     speeds = np.stack([c.speedup for c in curves])
+    if kind == "context":
+        held = ~np.isnan(speeds).all(axis=0)  # the axis ends where the target alone no longer fits
+        x, speeds = x[held], speeds[:, held]
+        curves = tuple(replace(c, speedup=c.speedup[held], c=c.c[held], verify=c.verify[held]) for c in curves)
     best = np.where(np.isnan(speeds), -np.inf, speeds)
     # the first of equals, so that a rounding does not split a region
     top = best.max(axis=0)
     winner = np.where(top > 1.0 + 1e-12, np.argmax(best >= top * (1 - 1e-12), axis=0), PLAIN)
-    held = {"batch": float(batch), "context": float(context_len)}
-    held.pop(kind, None)
+    fixed = {"batch": float(batch), "context": float(context_len)}
+    fixed.pop(kind, None)
     return Sweep(
         kind=kind,
         x=x,
@@ -156,7 +162,7 @@ def sweep(
         winner=winner,
         regions=_regions(x, speeds, winner, is_whole=kind == "kappa"),
         ridge=_ridge(kind, sources, batch),
-        held=held,
+        held=fixed,
     )
 
 
@@ -229,18 +235,42 @@ def _over_coverage(source: Placed, _: Setting, x: FloatArray, __: int, ___: int)
 
 
 def _over_context(source: Placed, setting: Setting, x: FloatArray, batch: int, _: int) -> Curve:
-    return _over_loads(source, setting, x, [(batch, int(n)) for n in x])
+    if setting.pair is None:
+        return _over_loads(source, setting, x, [(batch, int(n)) for n in x])
+    seats = np.array([_seats(source, setting.pair, int(n)) for n in x])
+    runs_to = [float(x[held >= batch].max(initial=0.0)) for held in seats.T]
+    return _over_seats(source, setting, setting.pair, x, (np.full(x.size, batch), x.astype(np.int64)), seats, runs_to)
 
 
 def _over_batch(source: Placed, setting: Setting, x: FloatArray, _: int, context_len: int) -> Curve:
     if setting.pair is None:
         return _over_loads(source, setting, x, [(int(b), context_len) for b in x])
-    fit, plain_fit = _seats(source, setting.pair, context_len)
-    runs, alone = np.minimum(x, fit), np.minimum(x, plain_fit)
+    seats = np.array([_seats(source, setting.pair, context_len)])
+    return _over_seats(source, setting, setting.pair, x, (x, np.full(x.size, context_len)), seats, seats[0].tolist())
+
+
+def _over_seats(
+    source: Placed,
+    setting: Setting,
+    pair: Pair,
+    x: FloatArray,
+    offered: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
+    seats: IntArray,
+    runs_to: Sequence[float],
+) -> Curve:
+    """Each runs what fits of the offered batch at its context, the rest waits."""
+    batch, context = offered
+    fit, plain_fit = seats.T
+    if not plain_fit.any():
+        binding = pool_of(_where(pair), NO_SOURCE, int(context.min())).binding
+        raise InfeasibleError(f"{pair.target.name} on {pair.tp} x {pair.accelerator.name} does not fit: {binding}")
+    runs, alone = np.minimum(batch, fit), np.minimum(batch, plain_fit)
     at = np.maximum(runs, 1)  # times of a step of none are those of one
-    found = _over_loads(source, setting, x, [(int(b), context_len) for b in at])
-    waits = plain_step_s(setting.pair, alone, context_len) / plain_step_s(setting.pair, at, context_len) * runs / alone
-    return replace(_curve(source, x, found.speedup * waits, found.c, found.verify), fit=fit, plain_fit=plain_fit)
+    found = _over_loads(source, setting, x, [(int(b), int(n)) for b, n in zip(at, context, strict=True)])
+    plain_s, beside_s = (plain_step_s(pair, np.maximum(b, 1), context) for b in (alone, at))
+    waits = plain_s / beside_s * runs / np.where(alone > 0, alone, np.nan)
+    curve = _curve(source, x, found.speedup * waits, found.c, found.verify)
+    return replace(curve, runs_to=runs_to[0], plain_runs_to=runs_to[1])
 
 
 def _over_loads(source: Placed, setting: Setting, x: FloatArray, loads: Sequence[tuple[int, int]]) -> Curve:
@@ -260,14 +290,13 @@ _OVER: Final[dict[Kind, Over]] = {
 
 def _seats(source: Placed, pair: Pair, context_len: int) -> tuple[int, int]:
     """Requests that the engine's pool holds beside the source, and of the target alone."""
-    where = Served(target=pair.target, on=pair.machine, kv_format=pair.kv_format)
-    alone = pool_of(where, NO_SOURCE, context_len)
-    if alone.requests < 1:
-        raise InfeasibleError(
-            f"{pair.target.name} on {pair.tp} x {pair.accelerator.name} does not fit: {alone.binding}"
-        )
+    where = _where(pair)
     drafts = source.source if pair.draft is None else replace(source.source, model=pair.draft)
-    return pool_of(where, drafts, context_len, source.kappa).requests, alone.requests
+    return pool_of(where, drafts, context_len, source.kappa).requests, pool_of(where, NO_SOURCE, context_len).requests
+
+
+def _where(pair: Pair) -> Served:
+    return Served(target=pair.target, on=pair.machine, kv_format=pair.kv_format)
 
 
 def _regions(x: FloatArray, speeds: FloatArray, winner: IntArray, *, is_whole: bool) -> tuple[Region, ...]:

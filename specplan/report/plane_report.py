@@ -168,8 +168,8 @@ def sweep_document(sweep: Sweep, scenes: Sequence[Scene] = ()) -> dict[str, Any]
                 "verify_along": c.verify,
                 "best_at": c.best_x,
                 "best_speedup": c.best_speedup,
-                "fit": c.fit,
-                "plain_fit": c.plain_fit,
+                "runs_to": c.runs_to,
+                "plain_runs_to": c.plain_runs_to,
             }
             for c in sweep.curves
         ],
@@ -179,7 +179,7 @@ def sweep_document(sweep: Sweep, scenes: Sequence[Scene] = ()) -> dict[str, Any]
         "assumptions": (ASSUMPTIONS[-1], *dict.fromkeys(line for scene in scenes for line in scene.assumptions)),
         "not_modeled": (
             *dict.fromkeys(line for scene in scenes for line in scene.not_modeled),
-            *(() if all(c.fit is not None for c in sweep.curves) else NOT_MODELED),
+            *(() if all(c.runs_to is not None for c in sweep.curves) else NOT_MODELED),
         ),
     }
 
@@ -280,8 +280,11 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
         )
     console.print(table)
     for curve in sweep.curves:
-        if curve.fit is not None and curve.fit < sweep.x[-1]:
-            seats = f"{curve.fit} requests fit beside it, {curve.plain_fit} without; beyond that requests wait"
+        if curve.runs_to is not None and curve.plain_runs_to is not None and curve.runs_to < sweep.x[-1]:
+            beside, alone = (
+                f"{_x(sweep, at) if at else 'no ' + sweep.kind}" for at in (curve.runs_to, curve.plain_runs_to)
+            )
+            seats = f"all requests run up to {sweep.kind} {beside} beside it, {alone} without; beyond that some wait"
             console.print(f"{escape(curve.source.label)}: {seats}", highlight=False)
     best = grid("best", "from", "to", left=("best",), literal=True)
     for region in sweep.regions:

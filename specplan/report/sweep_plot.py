@@ -57,8 +57,8 @@ def _row(sweep: Sweep, curve: Curve, index: int) -> Row:
         best = f"{curve.best_speedup:.2f}× everywhere"
     else:
         best = f"{curve.best_speedup:.2f}× at {_peak_text(sweep, curve)}"
-    if curve.fit is not None:
-        best += f", {curve.fit:,} fit"
+    if curve.runs_to is not None and sweep.kind == "batch":
+        best += f", {curve.runs_to:,.0f} fit"
     return Row(
         look=look(index),
         texts=(name, cost_text(s), acceptance_text(s), best),
@@ -68,7 +68,7 @@ def _row(sweep: Sweep, curve: Curve, index: int) -> Row:
 
 def _held(sweep: Sweep) -> str:
     parts = [f"{name} {value:,.0f}" for name, value in sweep.held.items() if not (name == "context" and value == 0)]
-    if any(c.fit is not None and c.fit < sweep.x[-1] for c in sweep.curves):
+    if any(c.runs_to is not None and c.runs_to < sweep.x[-1] for c in sweep.curves):
         parts.append("faint: requests wait for the cache")
     return ", ".join([*parts, "ring: best of its line", "band on top: best source there"])
 
@@ -85,12 +85,12 @@ def _draw(axes: Axes, sweep: Sweep) -> None:
     placer.add_line(sweep.x[[0, -1]], [1.0, 1.0])
     for i, curve in enumerate(sweep.curves):
         lk = look(i)
-        runs = sweep.x <= (math.inf if curve.fit is None else curve.fit)
+        runs = sweep.x <= (math.inf if curve.runs_to is None else curve.runs_to)
         waits = slice(max(int(runs.sum()) - 1, 0), None)
         axes.plot(sweep.x[waits], curve.speedup[waits], color=lk.colour, ls=lk.dash, lw=0.8, alpha=0.6, zorder=5)
         axes.plot(sweep.x[runs], curve.speedup[runs], color=lk.colour, ls=lk.dash, lw=1.8, zorder=5)
-        if curve.fit is not None and sweep.x[0] < curve.fit < sweep.x[-1]:
-            axes.axvspan(curve.fit, float(sweep.x[-1]), facecolor=lk.colour, alpha=0.06, lw=0, zorder=1)
+        if curve.runs_to is not None and sweep.x[0] < curve.runs_to < sweep.x[-1]:
+            axes.axvspan(curve.runs_to, float(sweep.x[-1]), facecolor=lk.colour, alpha=0.06, lw=0, zorder=1)
         if sweep.kind == "kappa":  # only whole numbers can be had
             axes.plot(sweep.x, curve.speedup, ls="", marker=lk.marker, ms=4, color=lk.colour, zorder=5, clip_on=False)
         placer.add_line(sweep.x, curve.speedup)
@@ -141,7 +141,7 @@ def _x_axis(axes: Axes, sweep: Sweep) -> None:
 
 def _count(value: float) -> str:
     """Tokens as engines write them: 512, 4k, 128k."""
-    return f"{value / 1024:g}k" if value >= 1024 else f"{value:g}"
+    return f"{value / 1024:.3g}k" if value >= 1024 else f"{value:g}"
 
 
 def _inner_edges(sweep: Sweep) -> list[float]:

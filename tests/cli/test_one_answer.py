@@ -113,7 +113,7 @@ def test_the_plane_over_batch_runs_what_compare_runs(specplan) -> None:
     cells = [c for c in answer(specplan, "compare", *at, *batches)["cells"] if c["source"] == source]
     swept = answer(specplan, "plane", *at, "--kind", "batch")
     (curve,), x = swept["curves"], swept["axis"]["values"]
-    assert curve["fit"] == cells[0]["fit"] < curve["plain_fit"]
+    assert curve["runs_to"] == cells[0]["fit"] < curve["plain_runs_to"]
     known = dict(zip(x, curve["speedup"], strict=True))
     tried = [c for c in cells if c["offered"] in known]
     assert tried[-1]["waiting"] > 0

@@ -147,8 +147,8 @@ def test_curves_over_an_axis(specplan, tmp_path: Path, kind: str) -> None:
     rows = list(csv.DictReader(table.open(encoding="utf-8")))
     assert len(rows) == 2 * len(x)
     for r in rows:
-        fit = found["curves"][0]["fit"]
-        if r["name"].startswith("llama") and (fit is None or float(r["batch"]) <= fit):
+        runs_to = found["curves"][0]["runs_to"]
+        if r["name"].startswith("llama") and (runs_to is None or float(r[kind]) <= runs_to):
             got = float(
                 speedup(0.7, int(float(r["kappa"])) if kind == "kappa" else 3, float(r["c"]), float(r["verify_factor"]))
             )
