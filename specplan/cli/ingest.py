@@ -30,6 +30,9 @@ def ingest(
     context: str = options.CONTEXT_LEN,
     layer: str = options.LAYER,
     records: str = typer.Option(None, "--records", help="Write the single steps here, where the engine tells them."),
+    table: str = typer.Option(
+        None, "--step-table", help="Write what the engine's steps took here (JSON), for --measured TARGET=FILE."
+    ),
     json: bool = options.JSON,
 ) -> None:
     """Read a running engine's metrics or logs: its figures translated, alpha, whether it pays, and a better k.
@@ -71,7 +74,8 @@ def ingest(
     if before is not None and len(origins) > 1:
         raise InputError("--before is an earlier scrape of one address or file; give one of them")
     alerts = [read_alert(text) for text in alert]
-    refuse_overwrite([None if records is None else Path(records)], [Path(origin) for origin in origins])
+    outputs = [None if path is None else Path(path) for path in (records, table)]
+    refuse_overwrite(outputs, [Path(origin) for origin in origins])
     observed = [
         o
         for origin in origins
@@ -83,6 +87,12 @@ def ingest(
         with StepWriter(Path(records), {"origins": origins}) as writer:
             for o in observed:
                 writer.write(o.steps)
+    if table is not None:
+        from specplan.files.writing import write_whole
+        from specplan.ingest.step_table import step_table
+        from specplan.report.json_document import render
+
+        write_whole(Path(table), render(step_table(observed, units.parse_count(context))) + "\n")
     if json:
         from specplan.report.ingest_report import ingest_document
         from specplan.report.json_document import render

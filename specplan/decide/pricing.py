@@ -185,7 +185,9 @@ def prices(pair: Pair, *, positions: int, batch: int = 1, context_len: int = 0) 
     wide_s = pass_time(on, shape, batch, positions, context_len, table=table).total_s
     verify = float(wide_s + host_time(on, batch, drafted=True)) / plain_s
     c = None
-    if pair.draft is not None:
+    if pair.draft is not None and table is not None and table.drafted is not None:
+        c = 0.0  # a server's drafted steps are measured whole
+    elif pair.draft is not None:
         require_ranks(pair.draft, pair.tp)
         one_pass = drafts_in_one_pass(pair.draft)
         # At the roofline every token is the same pass, whatever their number.

@@ -43,6 +43,10 @@ class Setting:
         return None if self.tables is None else self.tables.get(name)
 
 
+UNTOLD: Final = 0.1
+"""Error of speedups from measured tables whose rows leave no residual."""
+
+
 def speedup_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> Band | None:
     """Factors to expect around a speedup, and what they rest on; None for the roofline, which has but a direction.
 
@@ -54,8 +58,11 @@ def speedup_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None)
     if on.layer == "roofline":
         return None
     if on.layer == "measured":
-        worst = max((t.worst_residual for t in (tables or {}).values()), default=0.0)
-        return Band(low=1 / (1 + worst), high=1 + worst, basis="residuals of the measured tables")
+        worst = float(np.max([np.nan] if not tables else [t.worst_residual for t in tables.values()]))
+        basis = "residuals of the measured tables"
+        if np.isnan(worst):
+            worst, basis = UNTOLD, "an assumption: a measured table with no more rows than coefficients misses nothing"
+        return Band(low=1 / (1 + worst), high=1 + worst, basis=basis)
     return band(on)
 
 

@@ -265,6 +265,8 @@ def step_time(
     drafting = 1.0 if is_padded(on, source) or source.nodes is not None else source.coverage.best
     if source.c is not None:
         draft = source.c * mean_drafted(source, k) * drafting * plain_s
+    elif target_table is not None and target_table.drafted is not None:
+        draft = np.zeros_like(b)  # a server's drafted steps are measured whole
     else:
         draft = _draft_s(on, source, of, b, t, k, positions, verify_s, draft_table)
     tokens = np.broadcast_to(emitted(source, k), b.shape) if source.adaptive is None else np.ones(b.shape)

@@ -9,6 +9,7 @@ from typing import Final
 from specplan.errors import InputError, MissingExtraError
 from specplan.ingest.observation import Load, Observation, Translation, translated
 from specplan.ingest.sglang_rates import sglang_means, sglang_translations, taken
+from specplan.records.means import Means
 from specplan.records.tally import UNKNOWN, Tally, checked
 
 Labels = frozenset[tuple[str, str]]
@@ -247,6 +248,9 @@ def observations(
     if names & set(_LLAMACPP_DRAFTED):
         found.append(_llamacpp(_Series(scrape, {}), scrape.origin))
     if not found:
+        plain = [_plain(_Series(scrape, labels), scrape.origin) for labels in _models(scrape, "vllm:iteration_tokens")]
+        found = [o for o in plain if o.step_s is not None]
+    if not found:
         raise InputError(f"{scrape.origin}: {_what_is_missing(names)}")
     extra = tuple(notes)
     return [_with_window(o, window_s, extra) for o in found]
@@ -305,11 +309,6 @@ def _vllm(series: _Series, origin: str) -> Observation:
     if steps is not None:
         rows.append(translated("vllm", basis, series.total(basis) or 0, kind=kind))
     load, told, said = _load(series, "vllm")
-    iterations, prefills = (
-        series.count("vllm:iteration_tokens_total_count"),
-        series.count("vllm:time_to_first_token_seconds_count"),
-    )
-    batch = (steps + prefills) / iterations if steps is not None and prefills is not None and iterations else None
     return Observation(
         engine="vllm",
         origin=origin,
@@ -325,7 +324,7 @@ def _vllm(series: _Series, origin: str) -> Observation:
         translations=(*rows, *told),
         labels=MappingProxyType(dict(series.labels)),
         step_s=seconds / steps if seconds is not None and steps and kind == "measured" else None,
-        mean_batch=batch,
+        mean_batch=_mean_batch(series, steps),
         load=load,
         notes=(*notes, *said),
     )
@@ -385,6 +384,32 @@ def _latency(series: _Series) -> str:
     old = "vllm:time_per_output_token_seconds"
     new = "vllm:inter_token_latency_seconds"
     return old if series.total(f"{new}_count") is None and series.total(f"{old}_count") is not None else new
+
+
+def _plain(series: _Series, origin: str) -> Observation:
+    """A vLLM that runs without speculation: the time and the batch of its steps."""
+    steps, seconds = series.count(f"{_latency(series)}_count"), series.total(f"{_latency(series)}_sum")
+    load, told, said = _load(series, "vllm")
+    return Observation(
+        engine="vllm",
+        origin=origin,
+        source=series.labels.get("model_name", "vllm"),
+        tally=None,
+        means=Means(tokens_per_step=1.0),
+        translations=tuple(told),
+        labels=MappingProxyType(dict(series.labels)),
+        step_s=seconds / steps if steps and seconds is not None else None,
+        mean_batch=_mean_batch(series, steps),
+        load=load,
+        notes=(f"{_what_is_missing({'vllm:'})}: its plain steps alone are read", *said),
+    )
+
+
+def _mean_batch(series: _Series, steps: int | None) -> float | None:
+    """Requests per iteration of the engine: decodes and prefills over iterations."""
+    iterations = series.count("vllm:iteration_tokens_total_count")
+    prefills = series.count("vllm:time_to_first_token_seconds_count")
+    return (steps + prefills) / iterations if steps is not None and prefills is not None and iterations else None
 
 
 def _vllm_without_drafts(series: _Series, origin: str) -> Observation | None:

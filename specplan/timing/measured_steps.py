@@ -1,7 +1,7 @@
 """Step times that a user or ``specplan calibrate`` measured, smoothed by the additive law."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +24,13 @@ class MeasuredTable:
     fixed_s, per_token_s, per_request_s, per_cached_token_s : float
         None below 0, so that time rises with every input.
     worst_residual : float
-        Largest relative miss of the smoothing on its own rows.
+        Largest relative miss of the smoothing on its own rows; NaN where they are no more than its coefficients, so
+        that nothing is left to miss.
     source : str
-        File and how many rows.
+        File, how many rows, and over which batches.
     drafted : MeasuredTable or None
-        Another table for passes of more than one position per request, where whole drafted steps were measured.
+        Another table for steps of more than one position per request, where whole drafted steps were measured: what
+        drafts is inside them.
     """
 
     fixed_s: float
@@ -71,22 +73,43 @@ def measured_table(rows: Sequence[tuple[float, float, float, float]], source: st
     features = np.stack([np.ones_like(b), b * w, b, b * t], axis=1) / seconds[:, None]
     scale = np.maximum(features.max(axis=0), 1e-300)
     coefficients = nnls(features / scale, np.ones_like(b))[0] / scale
-    predicted = (features @ coefficients) - 1
+    missed = float(np.abs(features @ coefficients - 1).max())
+    distinct = len(np.unique(data[:, :3], axis=0))
+    batches = f"{b.min():g} to {b.max():g}" if b.min() < b.max() else f"{b.min():g}"
     return MeasuredTable(
         fixed_s=float(coefficients[0]),
         per_token_s=float(coefficients[1]),
         per_request_s=float(coefficients[2]),
         per_cached_token_s=float(coefficients[3]),
-        worst_residual=float(np.abs(predicted).max()),
-        source=f"{source} ({len(data)} rows)",
+        worst_residual=missed if distinct > np.count_nonzero(coefficients) else np.nan,
+        source=f"{source} ({len(data)} rows, batch {batches})",
     )
+
+
+def whole_steps_table(rows: Sequence[tuple[float, float, float, float]], source: str) -> MeasuredTable:
+    """Smooth rows of a server's whole steps: plain ones (width 1) and drafted ones apart, as `measured_table` does.
+
+    Where only one kind was measured, it stands for both.
+
+    Examples
+    --------
+    >>> table = whole_steps_table([(8, 1, 0, 0.009), (8, 4, 0, 0.012)], "example")
+    >>> [round(float(table.time_s(8, w, 0)), 4) for w in (1, 4)]
+    [0.009, 0.012]
+    """
+    steps = [[r for r in rows if (r[1] > 1) == drafted] for drafted in (False, True)]
+    found = [measured_table(of, source) for of in steps if of]
+    if not found:
+        raise InputError(f"{source}: a table of step times needs at least one row of batch, width, context and seconds")
+    return replace(found[0], drafted=found[-1], worst_residual=float(np.max([t.worst_residual for t in found])))
 
 
 def load_measured_table(path: Path) -> MeasuredTable:
     """Measured table from a JSON document with ``rows``, each with batch, width, context and seconds.
 
-    ``step_s`` and ``seconds`` name the time; a missing width is 1, a missing context 0. A table of ``llama-bench``
-    (csv, json or markdown) is read as well.
+    ``step_s`` and ``seconds`` name the time; a missing width is 1, a missing context 0. Rows are passes of one model,
+    or, where ``whole_steps`` is true (``specplan ingest --step-table``), steps of a server with what drafts. A table of
+    ``llama-bench`` (csv, json or markdown) is read as well.
     """
     text = read_text(path, "a table of step times")
     if (timed := llama_bench_rows(text, str(path))) is not None:
@@ -106,4 +129,5 @@ def load_measured_table(path: Path) -> MeasuredTable:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         shape = '{"rows": [{"batch": 8, "width": 4, "context": 2048, "seconds": 0.012}, ...]}'
         raise InputError(f"{path}: expected {shape}: {error!r}") from None
-    return measured_table(rows, str(path))
+    whole = isinstance(document, dict) and document.get("whole_steps") is True
+    return (whole_steps_table if whole else measured_table)(rows, str(path))

@@ -5,11 +5,11 @@ divided by the time per output token it gives the tokens per step. A plain serve
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 
 from specplan.errors import InputError
-from specplan.timing.measured_steps import MeasuredTable, measured_table
+from specplan.timing.measured_steps import MeasuredTable, whole_steps_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,31 +90,16 @@ def served_rows(points: Sequence[ServedPoint]) -> tuple[tuple[float, float, floa
     return tuple(rows)
 
 
-def served_tables(points: Sequence[ServedPoint], source: str) -> tuple[MeasuredTable, MeasuredTable]:
-    """Tables of the target and of its draft for the measured layer, from a server's points at one load or more.
+def served_table(points: Sequence[ServedPoint], source: str) -> MeasuredTable:
+    """Table of the target for the measured layer, from a server's points at one load or more.
 
-    A drafted step is measured whole, so the draft's own table is zero: its time stands in the target's at the verified
-    width.
+    A drafted step is measured whole: what drafts adds nothing to it.
 
     Examples
     --------
     >>> points = [ServedPoint(batch=b, plain_s=6e-3 + b * 5e-5, drafted_s=8e-3 + b * 1e-4, kappa=3) for b in (1, 32)]
-    >>> target, draft = served_tables(points, "metrics")
-    >>> [round(float(target.time_s(32, w, 0)) * 1e3, 1) for w in (1, 4)], float(draft.time_s(8, 1, 0))
-    ([7.6, 11.2], 0.0)
+    >>> target = served_table(points, "metrics")
+    >>> [round(float(target.time_s(32, w, 0)) * 1e3, 1) for w in (1, 4)]
+    [7.6, 11.2]
     """
-    rows = served_rows(points)
-    steps = [[r for r in rows if (r[1] > 1) == drafted] for drafted in (False, True)]
-    found = [measured_table(of, source) for of in steps if of]
-    # Where only one kind of step was measured, it stands for both.
-    worst = max(t.worst_residual for t in found)
-    table = replace(found[0], drafted=found[-1], worst_residual=worst)
-    nothing = MeasuredTable(
-        fixed_s=0.0,
-        per_token_s=0.0,
-        per_request_s=0.0,
-        per_cached_token_s=0.0,
-        worst_residual=table.worst_residual,
-        source=f"{source}: inside the drafted steps",
-    )
-    return table, nothing
+    return whole_steps_table(served_rows(points), source)

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from specplan.decide.step_source import loads, step_time
 from specplan.errors import InputError
 from specplan.formulas.step import pass_shape
+from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
-from specplan.timing.draft_time import model_draft_s
-from specplan.timing.served_steps import ServedPoint, served_rows, served_tables, tokens_per_step
+from specplan.timing.served_steps import ServedPoint, served_rows, served_table, tokens_per_step
 from specplan.timing.step_time import machine, pass_time
 
 POINT = ServedPoint(batch=8, plain_s=8.9e-3, drafted_s=12.1e-3, kappa=3)
@@ -18,21 +19,26 @@ POINT = ServedPoint(batch=8, plain_s=8.9e-3, drafted_s=12.1e-3, kappa=3)
 
 def test_steps_of_a_server_come_back_as_they_were_measured():
     points = [POINT, replace(POINT, batch=64, plain_s=13e-3, drafted_s=20e-3)]
-    target, draft = served_tables(points, "metrics")
+    target = served_table(points, "metrics")
     on = machine(load_accelerator("h100-sxm"), layer="measured")
-    shape, small = pass_shape(load_model("llama3.1-8b")), pass_shape(load_model("llama3.2-1b"))
+    target_model, small = load_model("llama3.1-8b"), load_model("llama3.2-1b")
+    shape = pass_shape(target_model)
+    source = replace(read_source("llama3.2-1b:alpha=.6"), model=small)
+    of = loads(target_model, source, 1)
     for p in points:
         plain, wide = (float(pass_time(on, shape, p.batch, w, table=target).total_s) for w in (1, p.kappa + 1))
         assert plain == pytest.approx(p.plain_s)
         assert wide == pytest.approx(p.drafted_s)
         # A drafted step is measured whole: drafting adds nothing to it.
-        assert float(model_draft_s(on, small, p.batch, p.kappa, 0, table=draft)) == 0
+        step = step_time(on, source, of, p.batch, 0, p.kappa, target_table=target)
+        assert float(step.draft_s) == 0
+        assert float(step.step_s) == pytest.approx(p.drafted_s)
 
 
 def test_one_load_and_one_kind_of_step_are_enough():
-    target, _ = served_tables([replace(POINT, drafted_s=None)], "bench")
+    target = served_table([replace(POINT, drafted_s=None)], "bench")
     assert float(target.time_s(8, 1, 0)) == pytest.approx(8.9e-3)
-    only_drafted, _ = served_tables([replace(POINT, plain_s=None)], "bench")
+    only_drafted = served_table([replace(POINT, plain_s=None)], "bench")
     assert float(only_drafted.time_s(8, 4, 0)) == pytest.approx(12.1e-3)
 
 
