@@ -72,7 +72,7 @@ class LlamaShape:
             qk_norm=kind == "qwen3",
             norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             rope_theta=theta,
-            rope_scaling=rope or None,
+            rope_scaling=None if rope in ({}, {"rope_type": "default"}) else rope,
             max_position=int(config.get("max_position_embeddings", 2048)),
         )
 

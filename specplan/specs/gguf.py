@@ -76,10 +76,13 @@ class GgufHeader:
     metadata : dict
         Scalars, texts and short arrays by key; of long arrays the length (key + ``.length``).
     tensors : tuple of StoredTensor
+    places : dict
+        First byte of each tensor in the file, by name.
     """
 
     metadata: dict[str, Any]
     tensors: tuple[StoredTensor, ...]
+    places: dict[str, int]
 
 
 class _Reader:
@@ -184,8 +187,10 @@ def parse_gguf(data: Any, where: str) -> GgufHeader:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
         raise InputError(f"{where}: general.alignment must be a small whole number, got {str(alignment)[:40]!r}")
-    _check_spans(spans, -(-reader.at // alignment) * alignment, reader.end, where)
-    return GgufHeader(metadata=metadata, tensors=tuple(tensors.values()))
+    data_at = -(-reader.at // alignment) * alignment
+    _check_spans(spans, data_at, reader.end, where)
+    places = {tensor.name: data_at + offset for offset, tensor in spans}
+    return GgufHeader(metadata=metadata, tensors=tuple(tensors.values()), places=places)
 
 
 def _metadata(reader: _Reader, n_keys: int) -> dict[str, Any]:

@@ -63,7 +63,16 @@ _OUTSIDE: Final = {"token_embd.weight": "embedding", "output.weight": "head"}
 _BLOCK: Final = re.compile(r"blk\.(\d{1,5})\.(\w+)(?:\.(weight|bias))?")
 
 
-def _config(header: GgufHeader, where: str) -> dict[str, Any]:
+def gguf_config(header: GgufHeader, where: str) -> dict[str, Any]:
+    """The fields of a Hugging Face config that a header states.
+
+    Raises
+    ------
+    UnsupportedError
+        For an architecture that cannot be counted.
+    InputError
+        Without an embedding.
+    """
     meta = header.metadata
     arch = meta.get("general.architecture")
     if not isinstance(arch, str) or arch not in _TYPES:
@@ -189,7 +198,7 @@ def import_gguf(path: Path) -> Imported:
 
 def gguf_model(header: GgufHeader, where: str, name: str) -> Imported:
     """Model that a GGUF `header` describes."""
-    found = import_config(_config(header, where), where, name=name)
+    found = import_config(gguf_config(header, where), where, name=name)
     model = found.model
     tensors = [t for t in header.tensors if t.name != "rope_freqs.weight"]
     stored, implied = sum(t.size for t in tensors), resident_params(model)

@@ -1,5 +1,8 @@
 """Our Llama against transformers, and its cache against full recomputation."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -191,7 +194,55 @@ def test_casting_keeps_the_rotary_frequencies_in_float32(tiny: Llama) -> None:
     assert cast.inv_freq.dtype is torch.float32
 
 
+def write_gguf(path: Path, model, kind: str, quantised: bool) -> None:
+    """A file of `model` as llama.cpp's converter writes it: its names, and its order of a Llama's rotated rows."""
+    gguf = pytest.importorskip("gguf")
+    config = model.config
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_key_length(config.head_dim if kind == "qwen3" else config.hidden_size // config.num_attention_heads)
+    rotated = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind.upper()], config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        values = tensor.numpy()
+        heads = rotated.get(name.split(".")[-2]) if kind == "llama" else None
+        if heads:
+            values = values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if quantised and values.ndim == 2:
+            kinds = gguf.GGMLQuantizationType
+            packed = gguf.quants.quantize(values, kinds.Q8_0)
+            writer.add_tensor(stored, packed, raw_dtype=kinds.Q8_0)
+        else:
+            writer.add_tensor(stored, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_a_gguf_file_holds_the_weights_that_were_written(tmp_path: Path, kind: str, quantised: bool) -> None:
+    theirs, ours = reference(kind, hidden_size=96, num_attention_heads=6, intermediate_size=64)
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, theirs, kind.lower(), quantised)
+    loaded = load_llama(path)
+    assert dataclasses.replace(loaded.shape, norm_eps=ours.shape.norm_eps) == ours.shape  # a float32 in the file
+    for (name, expected), found in zip(ours.state_dict().items(), loaded.state_dict().values(), strict=True):
+        step = expected.abs().max() / 127 if quantised and expected.ndim == 2 else 0.0
+        assert (found - expected).abs().max() <= step, name
+
+
 @pytest.mark.model
+@pytest.mark.slow  # transformers takes half a minute to read the file
 def test_smollm2_logits_equal_transformers() -> None:
     from transformers import AutoModelForCausalLM
 

@@ -102,7 +102,7 @@ def test_a_probabilistic_draft_equal_to_the_target_is_always_accepted(target: Ll
 def first_tokens(target: Llama, drafter: Drafter, n: int, **more) -> Counter:
     """Law of the second and third token of n runs of one prompt."""
     many = [Request(id=str(i), prompt=(1, 2, 3, 1, 2, 3, 1, 2)) for i in range(n)]
-    out = loop(target, drafter, max_tokens=3, sampling=Sampling(temperature=1.0), batch=50, **more).run(many)
+    out = loop(target, drafter, max_tokens=3, sampling=Sampling(temperature=1.0), batch=500, **more).run(many)
     return Counter(g.tokens for g in out)
 
 
@@ -129,13 +129,13 @@ def test_sampled_output_keeps_the_targets_law(target: Llama, source: str) -> Non
     """
     from scipy.stats import chi2
 
-    n = 3000
+    n = 1200
     sampling = Sampling(temperature=1.0)
     more = {"rule": "block"} if source == "block" else {}
     if source in ("sampled draft", "block"):
-        drafter: Drafter = self_draft(target, 50, sampling=sampling, generator=torch.Generator().manual_seed(9))
+        drafter: Drafter = self_draft(target, 500, sampling=sampling, generator=torch.Generator().manual_seed(9))
     else:
-        drafter = self_draft(target, 50) if source == "greedy draft" else matcher(source)
+        drafter = self_draft(target, 500) if source == "greedy draft" else matcher(source)
     seen = first_tokens(target, drafter, n, **more)
     law = sorted(exact_law(target).items(), key=lambda item: -item[1])
     statistic, cells, rest_p, rest_n = 0.0, 0, 0.0, 0
@@ -234,30 +234,34 @@ def smollm2() -> Llama:
     return load_llama("smollm2-135m")
 
 
-def same_as_the_engine(smollm2: Llama, name: str, picked: slice | list[int]) -> None:
+def same_as_the_engine(smollm2: Llama, name: str, picked: slice, tokens: int | None = None) -> None:
     trace = json.loads((TRACES / f"{name}.json").read_text())
-    rows = trace["requests"][picked] if isinstance(picked, slice) else [trace["requests"][i] for i in picked]
+    rows = trace["requests"][picked]
+    most = min(tokens or trace["max_tokens"], trace["max_tokens"])
     if TRACE_SOURCES[name] == "draft":
         draft = smollm2.without_layers(range(12, 16))
         drafter: Drafter = ModelDrafter(model=draft, k=3, batch=1, capacity=2048, max_model_len=2048)
     else:
         drafter = matcher(TRACE_SOURCES[name] + ",len=2048")
     run = loop(
-        smollm2, drafter, max_tokens=trace["max_tokens"], capacity=2048, stop_ids=frozenset({trace["eos_token_id"]}),
+        smollm2, drafter, max_tokens=most, capacity=2048, stop_ids=frozenset({trace["eos_token_id"]}),
         sampling=GREEDY,
     )  # fmt: skip
     asked = [Request(id=r["id"], prompt=tuple(r["prompt_token_ids"])) for r in rows]
     for g, r in zip(run.run(asked), rows, strict=True):
-        assert list(g.tokens) == r["output_token_ids"]
-        steps = r["steps"][1:]
-        assert [(s.drafted, s.accepted) for s in g.steps] == [(len(s["drafts"]), len(s["gen"]) - 1) for s in steps]
+        assert list(g.tokens) == r["output_token_ids"][:most]
+        counted = [(s.drafted, s.accepted) for s in g.steps]
+        engines = [(len(s["drafts"]), len(s["gen"]) - 1) for s in r["steps"][1:]]
+        whole = len(engines) if tokens is None else len(counted) - 1  # the last step may be cut off
+        assert counted[:whole] == engines[:whole]
+        assert len(counted) == len(engines) or tokens is not None
 
 
 @pytest.mark.model
 @pytest.mark.parametrize("name", TRACE_SOURCES)
 def test_greedy_runs_give_the_engines_tokens_drafts_and_accepted_counts(smollm2: Llama, name: str) -> None:
     """The first two requests in their order: a shared store then holds what the engine's held."""
-    same_as_the_engine(smollm2, name, slice(0, 2))
+    same_as_the_engine(smollm2, name, slice(0, 2), tokens=None if name.startswith("suffix") else 24)
 
 
 @pytest.mark.model
