@@ -54,6 +54,9 @@ KEYS: Final = frozenset(
 """At least two of these make a JSON object a benchmark result."""
 
 
+_COUNTS: Final = ("num_drafts", "draft_tokens", "accepted_tokens")
+
+
 def is_bench_result(document: object) -> bool:
     """Whether a JSON document is what a benchmark of vLLM or SGLang writes, whole or with keys missing.
 
@@ -85,7 +88,7 @@ def read_bench(result: Mapping[str, Any], origin: str, *, width: int | None = No
     speed = read_speed(result)
     length, rate = _number(result, "acceptance_length", origin), _number(result, "acceptance_rate", origin)
     rates = _rates(result, origin)
-    counts = {key: _number(result, key, origin) for key in ("num_drafts", "draft_tokens", "accepted_tokens")}
+    counts = {key: _number(result, key, origin) for key in _COUNTS}
     given = [key for key, value in counts.items() if value is not None]
     if not given and length is None and rates is None:
         return _speeds_alone(result, speed, origin)
@@ -288,6 +291,8 @@ def _number(result: Mapping[str, Any], key: str, origin: str) -> float | None:
     value = result[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise InputError(f"{origin}: {name} must be a number of at least 0, got {value!r}")
+    if key in _COUNTS and not (value <= 2**53 and value == int(value)):
+        raise InputError(f"{origin}: {name} must be a whole number of at most 2^53, got {value!r}")
     return float(value)
 
 

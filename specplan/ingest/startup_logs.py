@@ -31,6 +31,7 @@ from specplan.records.startup import Reading, StartupLog
 
 _CHUNK: Final = 1 << 20
 _LONGEST_LINE: Final = 1 << 18
+_MOST: Final = 2.0**60  # bytes or tokens; no engine has so many
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}(?:;\d{1,2})*m")
 # Rank names: "(Worker_TP0 pid=12)", "(VllmWorker rank=1 pid=..)", "(RayWorkerWrapper pid=7)", "[2026-01-01 TP0]".
 _RANK: Final = (
@@ -181,6 +182,8 @@ class _Start:
         digits = printed.replace(",", "")
         step = 10.0 ** -len(digits.partition(".")[2]) * unit
         value = float(digits) * unit
+        if not value < _MOST:
+            raise InputError(f"line {number} of the log: {term} {printed[:20]}... is no size or count of an engine")
         if term == "state_bytes":
             # Convolution and recurrent states are printed side by side on one line; they are one term.
             same = [r for r in self.readings if r.term == term and r.rank == rank and r.line == number]

@@ -139,9 +139,9 @@ class _CalibrationFile(BaseModel):
 
 class _ProfileFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str = Field(min_length=1)
-    vendor: str = Field(min_length=1)
-    family: str = Field(min_length=1)
+    name: str = Field(min_length=1, max_length=100)
+    vendor: str = Field(min_length=1, max_length=100)
+    family: str = Field(min_length=1, max_length=100)
     aliases: tuple[str, ...] = ()
     note: str | None = None
     memory: _MemorySizes

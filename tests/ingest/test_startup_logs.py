@@ -202,3 +202,11 @@ def test_what_stands_at_the_end_of_a_long_log_is_found_in_bounded_memory() -> No
     assert log.value("kv_tokens") == 2390592
     assert log.lines == 64 * 12000 + 1 + VLLM_019.count("\n")
     assert 0 < stream.widest <= 1 << 20
+
+
+@pytest.mark.parametrize("printed", ["9" * 400, "9" * 30])
+def test_a_size_that_no_engine_has_is_refused_by_its_line(tmp_path: Path, printed: str) -> None:
+    log = tmp_path / "start.log"
+    log.write_text(f"INFO Available KV cache memory: 58.11 GiB\nINFO Available KV cache memory: {printed} GiB\n")
+    with pytest.raises(InputError, match="line 2 of the log: kv_available_bytes 999"):
+        read_startup_log(log)

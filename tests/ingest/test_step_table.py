@@ -109,3 +109,12 @@ def test_pages_without_times_or_batches_are_left_out_by_name(page: Page) -> None
     assert "no mean time of a step" in found["left_out"][0]
     with pytest.raises(InputError, match="no spec_decode counters"):
         read_origin(str(page(8, timed=False)))
+
+
+@pytest.mark.parametrize("count", [1e30, 0.5, 2**60])
+def test_a_count_of_a_benchmark_is_whole_and_one_that_can_be(tmp_path: Path, count: float) -> None:
+    path = tmp_path / "bench.json"
+    counts = {"spec_decode_num_drafts": count, "spec_decode_draft_tokens": 30, "spec_decode_accepted_tokens": 10}
+    path.write_text(json.dumps({**BENCH, **counts, "spec_decode_acceptance_length": 2.0}))
+    with pytest.raises(InputError, match="spec_decode_num_drafts must be a whole number"):
+        read_origin(str(path))
