@@ -14,6 +14,7 @@ from specplan.report import simulate_report
 from specplan.report.console import Console
 from specplan.simulate import answer as room
 from specplan.simulate.outcome import Target, read_target
+from specplan.simulate.replicas import Routing
 from specplan.simulate.served_source import Limits, check_seeds
 from specplan.simulate.stream import Served
 from specplan.timing.step_time import machine
@@ -130,6 +131,8 @@ def simulate(
     steps: str | Path | None = None,
     kv_cache_dtype: str = "auto",
     gpu_memory_utilization: float | None = None,
+    replicas: int = 1,
+    routing: str = "round-robin",
     keep: str = "",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Simulated:
@@ -152,6 +155,8 @@ def simulate(
         As the engine's own options.
     steps : str or Path, optional
         Step records whose drafts and acceptance are replayed.
+    replicas, routing
+        Engines that share the load, and how a request finds one: ``round-robin`` or ``least-loaded``.
     keep : {"", "requests", "steps"}
         What of each source's first run is kept for `Simulated.plot` and the files of single requests.
     progress : callable, optional
@@ -171,6 +176,9 @@ def simulate(
     if keep not in KEPT:
         raise InputError(f"keep={keep!r}: expected one of {', '.join(map(repr, KEPT))}")
     targets = read_targets(ttft=ttft, tpot=tpot, e2e=e2e)
+    routed = Routing(replicas=replicas, by=routing)
+    if keep == "steps" and replicas > 1:
+        raise InputError(f"--replicas {replicas}: single steps are kept of one engine alone; leave out --chrome-trace")
     limits = Limits(
         max_model_len=units.parse_count(max_model_len),
         max_num_seqs=max_num_seqs,
@@ -205,7 +213,8 @@ def simulate(
         gpu_memory_utilization=gpu_memory_utilization,
         tables=load_tables(measured),
     )
-    placed = room.placed_sources(setting, load_sources(several(sources), kappa), limits, load, records=records)
+    named = load_sources(several(sources), kappa)
+    placed = room.placed_sources(setting, named, limits, load, records=records, routing=routed)
     runs: list[tuple[str, Served]] = []
     answers = room.serve_sources(
         placed,
@@ -227,6 +236,7 @@ def simulate(
         targets=targets,
         answers=answers,
         layer=layer,
+        routing=routed,
         notes=notes,
         runs=tuple(runs),
     )

@@ -50,6 +50,8 @@ def simulate(
     records: str = typer.Option(None, "--steps", help="Step records whose drafts and acceptance are replayed."),
     kv_cache_dtype: str = options.KV_CACHE_DTYPE,
     utilization: float = options.UTILIZATION,
+    replicas: int = typer.Option(1, "--replicas", help="Engines of this kind that share the load."),
+    routing: str = typer.Option("round-robin", "--routing", help="How a request finds one: or least-loaded."),
     per_request: str = typer.Option(None, "--per-request", help="Write one row per request: .csv, .jsonl, .parquet."),
     chrome: str = typer.Option(None, "--chrome-trace", help="Write steps and requests for Perfetto (.json)."),
     picture: str = typer.Option(None, "--picture", "-o", help="Draw the queue over time (.svg, .png, .pdf)."),
@@ -101,6 +103,8 @@ def simulate(
             steps=records,
             kv_cache_dtype=kv_cache_dtype,
             gpu_memory_utilization=utilization,
+            replicas=replicas,
+            routing=routing,
             keep="steps" if chrome is not None else "requests" if per_request or picture else "",
             progress=bars.update,
         )

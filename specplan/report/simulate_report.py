@@ -52,6 +52,8 @@ def simulate_document(r: Simulation) -> dict[str, Any]:
             "warmup": r.warmup,
             "limits": asdict(r.limits),
             "targets": [asdict(t) for t in r.targets],
+            "replicas": r.routing.replicas,
+            "routing": r.routing.by,
         },
         "sources": [_source(a, r) for a in r.answers],
         "provenance": PROVENANCE,
@@ -84,6 +86,8 @@ def _interval(found: Interval) -> dict[str, float]:
 def print_simulation(r: Simulation, console: Console) -> None:
     """Print latencies and rates of every source, and what they rest on."""
     where = f"{r.setting.on.tp} x {escape(r.setting.on.accelerator.name)}"
+    if r.routing.replicas > 1:
+        where = f"{r.routing.replicas} replicas ({r.routing.by}) of {where}"
     engine = f"{r.setting.on.engine.name} {r.setting.on.engine.version}"
     console.print(f"[bold]{escape(r.setting.target.name)}[/] on {where}, {engine}, step times {escape(r.layer)}")
     seeds = f"{r.seeds} seeds" if r.seeds > 1 else "one seed"

@@ -1,7 +1,7 @@
 """The answer of `specplan simulate`: what one load gets from each source on one machine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +10,7 @@ from specplan.errors import InfeasibleError, InputError
 from specplan.records.step import StepRecord
 from specplan.simulate.arrivals import Load, read_lengths
 from specplan.simulate.outcome import Interval, Outcome, Target, interval, outcome
+from specplan.simulate.replicas import NO_ROUTING, Routing
 from specplan.simulate.served_source import Limits, ServedSource, placed
 from specplan.simulate.stream import Served
 from specplan.simulate.trace import read_trace
@@ -83,6 +84,8 @@ class Simulation:
     answers : tuple of SourceAnswer
     layer : str
         Where step times come from.
+    routing : Routing
+        How many engines share the load, and how a request finds one.
     """
 
     setting: Setting
@@ -94,6 +97,7 @@ class Simulation:
     targets: tuple[Target, ...]
     answers: tuple[SourceAnswer, ...]
     layer: str
+    routing: Routing = NO_ROUTING
     notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ASSUMPTIONS
     not_modeled: tuple[str, ...] = NOT_MODELED
@@ -146,7 +150,13 @@ def read_load(
 
 
 def placed_sources(
-    setting: Setting, sources: Sequence[Source], limits: Limits, load: Load, *, records: Sequence[StepRecord] = ()
+    setting: Setting,
+    sources: Sequence[Source],
+    limits: Limits,
+    load: Load,
+    *,
+    records: Sequence[StepRecord] = (),
+    routing: Routing = NO_ROUTING,
 ) -> list[tuple[str, ServedSource | str]]:
     """Each source on its machine, or why it cannot be there."""
     found: list[tuple[str, ServedSource | str]] = []
@@ -156,7 +166,7 @@ def placed_sources(
         except InfeasibleError as error:
             found.append((source.title, str(error)))
             continue
-        found.append((source.title, served))
+        found.append((source.title, replace(served, routing=routing)))
     return found
 
 

@@ -166,7 +166,7 @@ def outcome(served: Served, targets: Sequence[Target] = (), *, warmup: float = 0
         preemptions=counts["preemptions"],
         accepted_length=counts["emitted"] / max(counts["turns"], 1),
         drafted_share=counts["drafts"] / max(counts["turns"], 1),
-        utilisation=served.seconds["busy"] / span,
+        utilisation=served.seconds["busy"] / span / served.replicas,
         draft_share=served.seconds["draft"] / busy,
         verify_share=served.seconds["verify"] / busy,
         host_share=served.seconds["host"] / busy,

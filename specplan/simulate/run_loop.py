@@ -40,6 +40,7 @@ from specplan.simulate.state import (
     IN_POOL,
     IN_SYSTEM,
     LAST,
+    LAST_GONE,
     LEFT,
     NOW,
     OUTPUT,
@@ -64,6 +65,7 @@ from specplan.simulate.state import (
     TOP,
     TURNAROUND,
     TURNS,
+    UNTIL,
     VERIFIED,
     VERIFY_S,
     WHEN,
@@ -220,17 +222,24 @@ def _note_plan(at: Ints, slots: Ints, events: Ints, n: int) -> None:
 
 @loop
 def run(s: State, rules: Rules, t: Times, most_steps: int, most_events: int) -> int:
-    """Up to `most_steps` steps; `DONE` when every request has finished, `NEVER` when one cannot run."""
+    """Up to `most_steps` steps before ``clock[UNTIL]``.
+
+    `DONE` when every request has finished, `NEVER` when one cannot run, else `PAUSED`.
+    """
     at, clock, when, notes = s.at, s.clock, s.when, s.notes
     begin = when[ARRIVAL]
     for _ in range(most_steps):
-        if at[EVENTS] > most_events:
+        if at[EVENTS] > most_events or clock[NOW] >= clock[UNTIL]:
             return PAUSED
         _arrive(at, clock, when, rules.requests)
         if at[ARRIVED] == at[FINISHED]:
             if at[FINISHED] == rules.requests:
                 return DONE
-            clock[NOW] = when[at[ARRIVED] * WHEN + ARRIVAL]
+            following = when[at[ARRIVED] * WHEN + ARRIVAL]
+            if not following < clock[UNTIL]:  # or NaN: it has not been sent here yet
+                clock[NOW] = clock[UNTIL]
+                return PAUSED
+            clock[NOW] = following
             if t.unit_s > 0.0:
                 at[STEP] = int(clock[NOW])
             continue
@@ -259,6 +268,7 @@ def run(s: State, rules: Rules, t: Times, most_steps: int, most_events: int) -> 
         at[PROMPTED] += prompted
         at[REQUEST_STEPS] += n
         emitted, gone = _complete(s, rules, n, end, seconds)
+        at[LAST_GONE] = gone
         if gone > 0:
             _leave(s, rules, gone, end)
         note_series(clock, notes, start - begin, seconds, running, waiting, rules.blocks - free, emitted, prompted)

@@ -13,6 +13,7 @@ from specplan.simulate.arrivals import Load
 from specplan.simulate.engine import EngineRules
 from specplan.simulate.load import Drafting
 from specplan.simulate.outcome import Outcome, Target, outcome
+from specplan.simulate.replicas import NO_ROUTING, Routing, serve_replicas
 from specplan.simulate.step_table import step_table
 from specplan.simulate.stream import Progress, Served, serve
 from specplan.simulate.time_loop import Times
@@ -67,6 +68,7 @@ class ServedSource:
     times: Times
     pool: Pool
     records: Sequence[StepRecord] = ()
+    routing: Routing = NO_ROUTING
 
     def drafting(self, requests: int, seed: int) -> Drafting | None:
         """Acceptance of a load's requests."""
@@ -80,6 +82,8 @@ class ServedSource:
         """Serve the load of one seed."""
         requests = load.draw(seed, self.rules.max_model_len)
         drafting = self.drafting(len(requests), seed)
+        if self.routing.replicas > 1:
+            return serve_replicas(requests, self.rules, self.times, drafting, routing=self.routing, progress=progress)
         return serve(requests, self.rules, self.times, drafting, log=log, progress=progress)
 
     def outcomes(self, load: Load, seeds: Sequence[int], targets: Sequence[Target], warmup: float) -> list[Outcome]:

@@ -43,7 +43,8 @@ TURNS: Final = 22  # request-steps that emitted
 REQUEST_STEPS: Final = 23  # request-steps scheduled
 DECAYED: Final = 24  # SGLang: decode steps since the ratio of new tokens was set
 PREFILLING: Final = 25  # SGLang: request whose prompt is computed in part, -1 if none
-N_AT: Final = 26
+LAST_GONE: Final = 26  # requests that the latest step ended
+N_AT: Final = 27
 
 # --- State.clock: seconds ----------------------------------------------------------------------------------------
 NOW: Final = 0
@@ -58,7 +59,8 @@ IN_POOL: Final = 8  # integral of used blocks
 WIDTH: Final = 9  # of a row of the series
 RATIO: Final = 10  # SGLang: ratio of new tokens (no seconds)
 TURNAROUND: Final = 11  # from the end of a request to the arrival of the one that it lets come
-N_CLOCK: Final = 12
+UNTIL: Final = 12  # no step begins at or after it
+N_CLOCK: Final = 13
 
 # --- State.req: a record per request -----------------------------------------------------------------------------
 REQ: Final = 20  # length of a record

@@ -1,6 +1,6 @@
 """One run: a load on an engine with given step times, and what each request and each moment got."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -60,7 +60,9 @@ class Served:
         Columns of `specplan.simulate.state.SERIES`, a row per `series_s` seconds.
     series_s : float
     blocks : int
-        Blocks of the pool.
+        Blocks of all pools.
+    replicas : int
+        Engines that shared the load.
     steps : ndarray, shape (steps, 10)
         Columns of `specplan.simulate.state.STEP_COLUMNS`, if they were asked for.
     events : ndarray of int, shape (events, 4)
@@ -82,6 +84,7 @@ class Served:
     blocks: int
     steps: Floats
     events: Ints
+    replicas: int = 1
 
 
 _COUNTS: Final = {
@@ -151,20 +154,10 @@ def serve(
     >>> serve(load, EngineRules(num_blocks=8), UNIT_STEPS).finish.tolist()
     [3.0, 4.0]
     """
-    refuse_requests(requests, rules)
-    if rules.kappa and drafting is None:
-        raise InputError(f"{rules.method} drafts, and the acceptance of its drafts is not given")
-    numbers = rules.loop_rules(
-        requests=len(requests),
-        longest=int((requests.prompt + requests.output).max()),
-        paired=drafting is not None and drafting.paired,
-        closed=min(requests.closed, len(requests)),
-        ids_unit=_ids_unit(requests, rules),
-        log=log,
-    )
+    numbers = numbers_of(requests, rules, drafting, log=log)
     per_step = (at.EVENTS_PER_SLOT + 1) * numbers.max_seqs + 2
     most_events = _STEPS_PER_CALL // 20 * per_step if log else 1
-    state = _initial(requests, numbers, drafting, steps=_STEPS_PER_CALL if log else 0, events=most_events + per_step)
+    state = initial(requests, numbers, drafting, steps=_STEPS_PER_CALL if log else 0, events=most_events + per_step)
     if times.unit_s > 0:
         state.at[at.STEP] = int(requests.arrival[0])
     state, indexed = as_indexed(state), as_indexed(times)
@@ -183,7 +176,28 @@ def serve(
     if code == NEVER:
         name = requests.name(int(state.at[at.STUCK]) - 1)
         raise InfeasibleError(f"{name} can never run: the step's budget or the pool is too small for it")
-    return _served(requests, state, numbers.blocks, steps, events)
+    return served(requests, state, numbers.blocks, steps, events)
+
+
+def numbers_of(requests: Requests, rules: EngineRules, drafting: Drafting | None, *, log: bool = False) -> at.Rules:
+    """An engine's limits for a load, as the loops read them.
+
+    Raises
+    ------
+    InputError
+        For a request that the engine would refuse or that can never fit, or drafts without their acceptance.
+    """
+    refuse_requests(requests, rules)
+    if rules.kappa and drafting is None:
+        raise InputError(f"{rules.method} drafts, and the acceptance of its drafts is not given")
+    return rules.loop_rules(
+        requests=len(requests),
+        longest=int((requests.prompt + requests.output).max()),
+        paired=drafting is not None and drafting.paired,
+        closed=min(requests.closed, len(requests)),
+        ids_unit=_ids_unit(requests, rules),
+        log=log,
+    )
 
 
 def refuse_requests(requests: Requests, rules: EngineRules) -> None:
@@ -210,7 +224,10 @@ def _ids_unit(requests: Requests, rules: EngineRules) -> int:
     return unit
 
 
-def _initial(requests: Requests, rules: at.Rules, drafting: Drafting | None, *, steps: int, events: int) -> at.State:
+def initial(
+    requests: Requests, rules: at.Rules, drafting: Drafting | None, *, steps: int = 0, events: int = 1
+) -> at.State:
+    """An engine before its first step, the load at its door."""
     n = len(requests)
     req = np.zeros((n, at.REQ), np.int64)
     req[:, at.PROMPT] = requests.prompt
@@ -236,6 +253,7 @@ def _initial(requests: Requests, rules: at.Rules, drafting: Drafting | None, *, 
     clock[at.NOW] = requests.arrival[0]
     clock[at.WIDTH] = 1e-3
     clock[at.TURNAROUND] = requests.turnaround_s
+    clock[at.UNTIL] = np.inf
     return at.State(
         at=counters,
         clock=clock,
@@ -250,7 +268,10 @@ def _initial(requests: Requests, rules: at.Rules, drafting: Drafting | None, *, 
     )
 
 
-def _served(requests: Requests, state: Any, blocks: int, steps: list[Floats], events: list[Ints]) -> Served:
+def served(
+    requests: Requests, state: Any, blocks: int, steps: Sequence[Floats] = (), events: Sequence[Ints] = ()
+) -> Served:
+    """What a state at the end of its run says."""
     req = np.asarray(state.req).reshape(-1, at.REQ)
     when = np.asarray(state.when).reshape(-1, at.WHEN)
     notes = np.asarray(state.notes)
