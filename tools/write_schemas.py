@@ -40,6 +40,7 @@ MORE = {
     "tune": ["tune llama3-8b -s ngram", "tune"],
     "explain": ["explain", "explain num_accepted_tokens"],
     "hardware": ["hardware"],
+    "engines": ["engines"],
     "ingest": ["ingest --rules vllm"],
     "validate": ["validate adaptive"],
 }

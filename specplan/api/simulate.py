@@ -126,6 +126,7 @@ def simulate(
     long_prefill_token_threshold: int = 0,
     num_gpu_blocks_override: int | None = None,
     engine: str = "vllm",
+    engine_version: str | None = None,
     layer: str = "modelled",
     measured: Sequence[str] = (),
     steps: str | Path | None = None,
@@ -151,7 +152,7 @@ def simulate(
     ttft, tpot, e2e : str, or several
         Targets, such as ``"p95=500ms"``.
     kappa, max_model_len, max_num_seqs, max_num_batched_tokens, block_size, enable_prefix_caching,
-    long_prefill_token_threshold, num_gpu_blocks_override, engine
+    long_prefill_token_threshold, num_gpu_blocks_override, engine, engine_version
         As the engine's own options.
     steps : str or Path, optional
         Step records whose drafts and acceptance are replayed.
@@ -211,6 +212,7 @@ def simulate(
         on=machine(accelerator_of(accelerator), engine, tp, layer),
         kv_format=None if kv_cache_dtype == "auto" else formats.lookup(kv_cache_dtype),
         gpu_memory_utilization=gpu_memory_utilization,
+        engine_version=engine_version,
         tables=load_tables(measured),
     )
     named = load_sources(several(sources), kappa)

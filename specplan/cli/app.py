@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "architectures": ("specplan.cli.architectures:architectures", "List the architectures that can be counted."),
     "models": ("specplan.cli.models:models", "List the shipped model specs, or show one."),
     "hardware": ("specplan.cli.hardware:hardware", "List the shipped hardware profiles, or show one."),
+    "engines": ("specplan.cli.engines:engines", "What is known of which engine version, since when, and how."),
     "explain": ("specplan.cli.explain:explain", "Formula, file and worked example of a symbol."),
     "schema": ("specplan.cli.schema:schema", "JSON Schema of a command's document."),
     "check-chapter": ("specplan.cli.check_chapter:check_chapter", "Every number of the chapter against specplan's."),

@@ -228,6 +228,7 @@ EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "architectures": ("specplan architectures", "specplan architectures --format csv"),
     "models": ("specplan models", "specplan models llama3-8b"),
     "hardware": ("specplan hardware --format md", "specplan hardware h100"),
+    "engines": ("specplan engines", "specplan engines --json"),
     "explain": ("specplan explain alpha-dagger", "specplan explain κ"),
     "schema": ("specplan schema", "specplan schema compare"),
     "check-chapter": ("specplan check-chapter", "specplan check-chapter --format csv"),

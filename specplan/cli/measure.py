@@ -14,7 +14,11 @@ def measure(
     output: str = typer.Option(None, "--output", "-o", help="Folder for records, outputs, summary and picture."),
     max_tokens: int = typer.Option(128, "--max-tokens", help="Tokens to emit per prompt."),
     temperature: float = typer.Option(0.0, "--temperature", help="0 is greedy."),
-    rule: str = typer.Option("standard", "--rule", help="Verification above temperature 0: standard or block."),
+    rule: str = typer.Option(
+        "standard",
+        "--rule",
+        help="Above temperature 0: standard, or block (over steps not lossless in vLLM 0.32).",
+    ),
     batch: int = typer.Option(1, "--batch", "-b", help="Requests that run at a time."),
     limit: int = typer.Option(None, "--limit", help="Prompts per file."),
     dtype: str = typer.Option("float32", "--dtype", help="float32, bfloat16 or float16."),

@@ -183,7 +183,11 @@ def _vllm_speculation(request: BlocksRequest, flags: VllmFlags, model: Model) ->
     modules = len(model.mtp_layers)
     if request.speculative_config is not None:
         return parse_speculative_config(
-            request.speculative_config, tp=flags.tp, max_model_len=flags.max_model_len, mtp_modules=modules
+            request.speculative_config,
+            tp=flags.tp,
+            max_model_len=flags.max_model_len,
+            mtp_modules=modules,
+            version=flags.version,
         )
     if request.draft is None:
         return None

@@ -18,13 +18,13 @@ from specplan.files.reading import read_text
 from specplan.memory.sglang import DEFAULT_VERSION as SGLANG_VERSION
 from specplan.memory.speculative import Speculation, parse_speculative_config
 from specplan.memory.vllm import VllmFlags, with_encoder_budget
-from specplan.memory.vllm_rules import DEFAULT_VERSION
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import card_in
 from specplan.specs.served import STORAGE, Served, served
 from specplan.units import GIB
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
+from specplan.values.vllm_versions import DEFAULT_VERSION
 
 RENAMED: Final = {
     "available_kv_gib": "kv_gib", "device_total_gib": "total_gpu_gib", "num_gpu_blocks": "blocks",

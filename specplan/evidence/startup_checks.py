@@ -21,8 +21,8 @@ from specplan.memory.prediction import PoolPrediction
 from specplan.memory.rank_weights import WeightSettings, rank_weight_bytes
 from specplan.memory.sglang import SglangFlags, cells, predict_sglang
 from specplan.memory.vllm import predict_vllm
-from specplan.memory.vllm_rules import vllm_rules
 from specplan.units import GIB
+from specplan.values.vllm_versions import vllm_rules
 
 CHECKS: Final = (
     "weights", "tokens from flags", "tokens from printed bytes", "tokens as whole blocks", "layout", "draft delta",

@@ -4,7 +4,6 @@
 - `vllm_kv`: its planner, from cache layers and free bytes to blocks, tokens, concurrency and its messages
 - `vllm_pages`: from a model to the cache layers of one rank
 - `vllm_memory`, `vllm_fits`: activation peak, non-torch memory and graphs; the constants fitted to logs
-- `vllm_rules`: what changed between versions
 - `sglang`: SGLang's fraction, cells, draft reserve and words
 - `rank_weights`: weights that one rank holds, as engines load them
 - `speculative`: the engines' speculative flags, validated

@@ -15,6 +15,7 @@ from specplan.errors import InputError
 from specplan.files.documents import json_object
 from specplan.units import LARGEST_COUNT
 from specplan.values import draft_methods
+from specplan.values.vllm_versions import DEFAULT_VERSION, vllm_rules
 
 METHODS: Final = (
     *dict.fromkeys(m.vllm for m in draft_methods.METHODS.values() if m.vllm), "custom_class", "extract_hidden_states",
@@ -97,7 +98,12 @@ class Speculation:
 
 
 def parse_speculative_config(
-    text: str | Mapping[str, Any], *, tp: int = 1, max_model_len: int | None = None, mtp_modules: int = 0
+    text: str | Mapping[str, Any],
+    *,
+    tp: int = 1,
+    max_model_len: int | None = None,
+    mtp_modules: int = 0,
+    version: str = DEFAULT_VERSION,
 ) -> Speculation:
     """Read ``--speculative-config`` as vLLM does.
 
@@ -112,6 +118,8 @@ def parse_speculative_config(
     mtp_modules : int
         Multi-token prediction modules in the target's checkpoint (``num_nextn_predict_layers``): the default k of
         ``mtp``, and what a larger k must be a multiple of.
+    version : str
+        Of vLLM: its fields, methods and rules of rejection.
 
     Raises
     ------
@@ -127,10 +135,13 @@ def parse_speculative_config(
     'draft_model'
     """
     config = _mapping(text)
-    unknown = sorted(config.keys() - _FIELDS)
+    rules = vllm_rules(version)
+    fields = _FIELDS | rules.settings
+    unknown = sorted(config.keys() - fields)
     if unknown:
         raise InputError(
-            f"--speculative-config: unknown field {', '.join(unknown)}; vLLM knows {', '.join(sorted(_FIELDS))}"
+            f"--speculative-config: unknown field {', '.join(unknown)}; vLLM {version} knows "
+            f"{', '.join(sorted(fields))}"
         )
     if config.get("tensor_parallel_size") is not None:
         raise InputError(
@@ -138,6 +149,8 @@ def parse_speculative_config(
         )
     _check_types(config)
     method = _method(config)
+    if method in rules.dropped:
+        raise InputError(f"--speculative-config: vLLM {version} has no method {method} any more; older ones have")
     tokens = _tokens(config, method, mtp_modules)
     draft_tp = _integer(config, "draft_tensor_parallel_size", least=1)
     if draft_tp is None and method == "mlp_speculator":
@@ -155,7 +168,8 @@ def parse_speculative_config(
     if draft_len is not None and max_model_len is not None and draft_len > max_model_len:
         raise InputError(f"--speculative-config: max_model_len {draft_len} exceeds the target's {max_model_len}")
     sampling = _choice(config, "draft_sample_method", ("greedy", "probabilistic"))
-    _rejection(config, tokens)
+    _rejection(config, tokens, rules.rejections)
+    _fly(config, tokens)
     heterogeneous = bool(config.get("use_heterogeneous_vocab"))
     if heterogeneous and (method != "draft_model" or sampling == "probabilistic"):
         raise InputError("--speculative-config: use_heterogeneous_vocab needs method draft_model and greedy drafts")
@@ -287,8 +301,22 @@ def _prompt_lookup(config: Mapping[str, Any]) -> tuple[int, int]:
     return low, high
 
 
-def _rejection(config: Mapping[str, Any], tokens: int) -> None:
-    method = _choice(config, "rejection_sample_method", ("standard", "synthetic", "block"))
+def _fly(config: Mapping[str, Any], tokens: int) -> None:
+    window = _integer(config, "fly_window_size", least=1)
+    _real(config, "fly_entropy_threshold", 0, math.inf)
+    _integer(config, "fly_entropy_top_k", least=1)
+    _integer(config, "xpress_topc", least=0)
+    if config.get("draft_lm_head_quantization") is not None:
+        _choice(config, "draft_lm_head_quantization", ("fp8", "nvfp4"))
+    if config.get("rejection_sample_method") == "fly" and (tokens < 2 or (window or 1) >= tokens):
+        raise InputError(
+            f"--speculative-config: fly defers to later drafts: num_speculative_tokens {tokens} must be at least 2, "
+            f"and fly_window_size{'' if window is None else f' {window}'} below it"
+        )
+
+
+def _rejection(config: Mapping[str, Any], tokens: int, allowed: tuple[str, ...]) -> None:
+    method = _choice(config, "rejection_sample_method", allowed)
     rates, length = config.get("synthetic_acceptance_rates"), config.get("synthetic_acceptance_length")
     if method != "synthetic":
         if rates is not None or length is not None:

@@ -16,10 +16,10 @@ from specplan.memory.speculative import (
     sglang_speculation,
 )
 from specplan.memory.vllm import VllmFlags
-from specplan.memory.vllm_rules import DEFAULT_VERSION, GRAPHS_IN_BUDGET, version_number
 from specplan.records.startup import TERMS, StartupLog
 from specplan.units import GIB
 from specplan.values.hardware import Accelerator
+from specplan.values.vllm_versions import DEFAULT_VERSION, GRAPHS_IN_BUDGET, version_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,11 +37,11 @@ from specplan.memory.vllm_memory import (
     process_memory,
 )
 from specplan.memory.vllm_pages import STEP, PageSettings, aligned_block_size, cache_layers
-from specplan.memory.vllm_rules import DEFAULT_VERSION, VllmRules, version_number, vllm_rules
 from specplan.units import GIB, LARGEST_COUNT
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator, MemoryFacts, Remainder
 from specplan.values.model import Attention, LatentAttention, Model, Recurrent
+from specplan.values.vllm_versions import DEFAULT_VERSION, VllmRules, version_number, vllm_rules
 
 QUANTIZATIONS: Final = {
     "fp8": "fp8", "awq": "int4-awq-g128", "awq_marlin": "int4-awq-g128", "gptq": "int4-gptq-g128",

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from specplan.errors import InputError
 from specplan.memory.vllm_fits import CPU_PROCESS, FITS, Fit
-from specplan.memory.vllm_rules import version_number
 from specplan.units import GIB, MIB
 from specplan.values.hardware import MemoryFacts
 from specplan.values.model import DenseMLP, Experts, Layer, Model
+from specplan.values.vllm_versions import version_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

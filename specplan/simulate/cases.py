@@ -3,6 +3,7 @@
 A case is a mapping as `tools/record_scheduler.py` writes it: ``config``, ``requests`` and ``steps``; see there.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,9 @@ from specplan.simulate import state as at
 from specplan.simulate.engine import EngineRules
 from specplan.simulate.load import Drafting, Lists, Requests
 from specplan.simulate.stream import UNIT_STEPS, serve
+from specplan.values.vllm_versions import DEFAULT_VERSION
+
+_VERSION: Final = re.compile(r"\d+\.\d+(\.\d+)?")
 
 COLUMNS: Final = (
     "step", "tokens", "drafts", "preempted", "free blocks", "admitted", "resumed", "emitted", "finished",
@@ -87,6 +91,7 @@ def case_steps(case: Mapping[str, Any]) -> list[list[Any]]:
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
         method=(config["method"] or "none") if kappa else "none",
         kappa=kappa,
+        version=found[0] if (found := _VERSION.search(str(case.get("engine", "")))) else DEFAULT_VERSION,
     )
     groups = {g: i for i, g in enumerate(sorted({r["group"] for r in asked if "group" in r}))}
     most = config["max_model_len"] // block + 1

@@ -7,6 +7,7 @@ from typing import Final
 from specplan.errors import InputError
 from specplan.simulate.state import BLK, Rules
 from specplan.values.draft_methods import METHODS
+from specplan.values.vllm_versions import DEFAULT_VERSION, vllm_rules
 
 QUERY_SLOTS: Final[Mapping[str, tuple[int, int]]] = {
     "draft_model": (0, 1),
@@ -16,7 +17,7 @@ QUERY_SLOTS: Final[Mapping[str, tuple[int, int]]] = {
     "dflash": (1, 0),
 }
 """Query slots of vLLM 0.32's drafters that each request takes from a step's input budget: so many per drafted token,
-and so many beside. Other methods take none."""
+and so many beside. Other methods take none, and from 0.33 on DFlash and DSpark neither."""
 
 _LOOKAHEAD: Final[Mapping[str, tuple[int, int]]] = {
     **{m.vllm: m.lookahead for m in METHODS.values() if m.vllm is not None},
@@ -25,7 +26,7 @@ _LOOKAHEAD: Final[Mapping[str, tuple[int, int]]] = {
 }
 
 DROPS_LAST_HIT: Final = ("eagle", "eagle3", "mtp")
-"""Methods that compute the last block of a prefix-cache hit again, for its hidden states."""
+"""Methods that compute the last block of a prefix-cache hit again, for its hidden states; up to vLLM 0.32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class EngineRules:
         vLLM's name of the way to draft, or ``none``.
     kappa : int
         Most drafted tokens per request and step; 0 without speculation.
+    version : str
+        Of vLLM, 0.32 or later.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class EngineRules:
     long_prefill_token_threshold: int = 0
     method: str = "none"
     kappa: int = 0
+    version: str = DEFAULT_VERSION
 
     def __post_init__(self) -> None:
         """Refuse what the engine refuses."""
@@ -92,6 +96,8 @@ class EngineRules:
     @property
     def draft_slots(self) -> int:
         """Query slots of the drafter that each scheduled request takes from the step's input budget."""
+        if self.method in ("dflash", "dspark") and not vllm_rules(self.version).block_draft_slots:
+            return 0
         per_token, constant = QUERY_SLOTS.get(self.method, (0, 0))
         return per_token * self.kappa + constant if self.kappa else 0
 
@@ -161,7 +167,7 @@ class EngineRules:
             draft_slots=self.draft_slots,
             kappa=self.kappa,
             prefix=int(self.prefix_caching),
-            drop_hit=int(self.method in DROPS_LAST_HIT),
+            drop_hit=int(self.method in DROPS_LAST_HIT and vllm_rules(self.version).drops_last_hit),
             paired=int(paired),
             closed=closed,
             log=int(log),

@@ -19,6 +19,7 @@ from specplan.simulate.stream import Progress, Served, serve
 from specplan.simulate.time_loop import Times
 from specplan.values.draft_methods import draft_method
 from specplan.values.source import MATCHERS, Source
+from specplan.values.vllm_versions import DEFAULT_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ def placed(
         Where the model does not fit the card, or the engine refuses the source.
     """
     engine = setting.on.engine
-    if engine.draft_order != "vllm":
+    if not engine.name.startswith("vllm"):
         raise UnsupportedError(f"--engine {engine.name}: only vLLM's scheduler is simulated")
     source = on_engine(source, setting.target, engine.name)
     of = loads(setting.target, source, setting.on.tp, setting.kv_format)
@@ -149,6 +150,7 @@ def placed(
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
         method=method,
         kappa=kappa,
+        version=setting.engine_version or DEFAULT_VERSION,
     )
     table = times
     if table is None:

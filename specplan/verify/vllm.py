@@ -13,7 +13,14 @@ bonus token           from the ordinary sampler               the same Gumbel dr
 ``block``             not implemented: acts as ``standard``   implemented
 ====================  ======================================  =========================================
 
-The differences have probability 2**-31 or less: both emit p's distribution. Greedy rows follow `accept_greedy` in both.
+The differences have probability 2**-31 or less: over one step both emit p's distribution. Greedy rows follow
+`accept_greedy` in both.
+
+Over a sequence of steps V2's ``block`` of 0.32 does not: its coins are keyed by seed and position alone, and block
+verification looks at coins behind the token where it ends, which the next step meets again (variation 0.05 to 0.16
+over three tokens). 0.33 keys them by the place in the draft too, so that none is met twice. The other rules stop at the
+first coin that fails. ``fly`` (0.33) is lossy: see `specplan.verify.fly`.
+
 A slot of -1 ends the draft: either engine rejects it and draws from the target's row, as for a whole draft.
 V2 compares only the tokens that both vocabularies share; pad the smaller one with zeros. V1 refuses more than 128
 drafted tokens.

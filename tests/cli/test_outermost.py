@@ -13,6 +13,7 @@ TABLES = {
     "cost": ("cost", "llama3-8b", "--draft", "llama3.2-1b", "--alpha", ".7"),
     "compare": COMPARE,
     "hardware": ("hardware",),
+    "engines": ("engines",),
     "tune": ("tune", "llama3-8b", "--draft", "llama3.2-1b", "--alpha", ".7"),
     "plane": ("plane", "llama3-8b", "--draft", "llama3.2-1b"),
     "schedule": ("schedule", *COMPARE[1:]),

@@ -130,7 +130,7 @@ def test_weights_beyond_the_card_are_named() -> None:
 @pytest.mark.parametrize(
     ("flags", "error", "words"),
     [
-        (VllmFlags(version="0.40.0"), UnsupportedError, "0.8 to 0.32"),
+        (VllmFlags(version="0.40.0"), UnsupportedError, "0.8 to 0.33"),
         (VllmFlags(version="newest"), UnsupportedError, "is not a vLLM version"),
         (VllmFlags(tp=0), InputError, "--tp must be at least 1"),
         (VllmFlags(pp=-1), InputError, "--pp must be at least 1"),

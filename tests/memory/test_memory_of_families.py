@@ -7,11 +7,11 @@ import pytest
 from specplan.errors import InputError
 from specplan.memory.speculative import parse_speculative_config
 from specplan.memory.vllm import VllmFlags, default_batch, predict_vllm
-from specplan.memory.vllm_rules import vllm_rules
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator, memory_facts
 from specplan.specs.served import served, shipped_configs
 from specplan.units import GIB
+from specplan.values.vllm_versions import vllm_rules
 
 
 def test_unified_memory_takes_the_batches_of_small_cards() -> None:

@@ -152,3 +152,26 @@ def test_sglang_counts_verified_positions(arguments: dict[str, object], tokens: 
 def test_what_sglang_refuses(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         sglang_speculation(**arguments)  # type: ignore[arg-type]
+
+
+FLY = {"model": "org/eagle3-x", "method": "eagle3", "num_speculative_tokens": 5, "rejection_sample_method": "fly"}
+
+
+def test_settings_and_methods_belong_to_versions() -> None:
+    assert parse_speculative_config(FLY, version="0.33.0").num_speculative_tokens == 5
+    with pytest.raises(InputError, match="rejection_sample_method must be one of standard, synthetic, block"):
+        parse_speculative_config(FLY)
+    medusa = {"model": "org/m", "method": "medusa", "num_speculative_tokens": 3}
+    assert parse_speculative_config(medusa).method == "medusa"
+    with pytest.raises(InputError, match=r"vLLM 0\.33\.0 has no method medusa any more"):
+        parse_speculative_config(medusa, version="0.33.0")
+    with pytest.raises(InputError, match="unknown field xpress_topc"):
+        parse_speculative_config({**medusa, "xpress_topc": 3})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_speculative_tokens": 1}, {"fly_window_size": 5}, {"fly_entropy_threshold": -1}]
+)
+def test_fly_is_refused_as_vllm_refuses_it(wrong: dict) -> None:
+    with pytest.raises(InputError, match="fly"):
+        parse_speculative_config({**FLY, **wrong}, version="0.33.0")

@@ -18,11 +18,11 @@ from specplan.memory.vllm_memory import (
     non_torch,
     version_number,
 )
-from specplan.memory.vllm_rules import CHANGES, vllm_rules
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.units import GIB
 from specplan.values.formats import lookup
+from specplan.values.vllm_versions import CHANGES, vllm_rules
 
 LLAMA8, QWEN14, MIXTRAL = load_model("llama3.1-8b"), load_model("qwen3-14b"), load_model("mixtral-8x7b")
 RUN = RunShape(max_num_batched_tokens=8192, max_num_seqs=1024)
@@ -126,7 +126,7 @@ def test_rules_and_fits_are_ordered_and_say_where_they_come_from() -> None:
     assert version_number("v0.9") == (0, 9, 0)
 
 
-@pytest.mark.parametrize("version", ["0.7.3", "0.33.0", "1.0", "latest"])
+@pytest.mark.parametrize("version", ["0.7.3", "0.34.0", "1.0", "latest"])
 def test_versions_that_are_not_known(version: str) -> None:
     with pytest.raises(UnsupportedError):
         vllm_rules(version)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from specplan.memory.prediction import PoolPrediction
-from specplan.memory.vllm_rules import version_number
 from specplan.units import GIB
+from specplan.values.vllm_versions import version_number
 
 
 def vllm_lines(p: PoolPrediction, model: str, extra: Sequence[str] = ()) -> list[str]:

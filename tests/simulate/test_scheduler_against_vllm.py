@@ -8,16 +8,18 @@ import pytest
 
 from specplan.simulate.cases import case_steps, first_difference
 
-RECORDS = Path(__file__).parents[1] / "data" / "vllm_scheduler.json.gz"
+DATA = Path(__file__).parents[1] / "data"
+RECORDS = DATA / "vllm_scheduler.json.gz"
 
 
-def recorded():
-    return json.loads(gzip.decompress(RECORDS.read_bytes()))
+def recorded(path: Path = RECORDS):
+    return json.loads(gzip.decompress(path.read_bytes()))
 
 
-def test_every_recorded_run_of_vllms_scheduler_is_equal_step_by_step():
-    found = {case["id"]: str(first_difference(case)) for case in recorded()}
-    assert len(found) == 125
+@pytest.mark.parametrize(("name", "runs"), [("vllm_scheduler", 125), ("vllm_scheduler_0.33", 44)])
+def test_every_recorded_run_of_vllms_scheduler_is_equal_step_by_step(name, runs):
+    found = {case["id"]: str(first_difference(case)) for case in recorded(DATA / f"{name}.json.gz")}
+    assert len(found) == runs
     assert not {name: text for name, text in found.items() if text != "None"}
 
 

@@ -1,7 +1,8 @@
-"""What changed between vLLM versions: defaults, budget terms, wording. One dated row per change.
+"""What changed between vLLM versions, for every room: defaults, budget terms, wording, settings, slots of drafts.
 
-A rule is taken from source where it was read (0.32.0), else from the oldest public log that shows it; a boundary that
-lies between two logs is put at the later one and says so.
+One row per change; a release is a row in `CHANGES`, `NEWEST`, and its recorded cases in `EVIDENCE`. A rule is taken
+from source where it was read (0.32.0, 0.33.0), else from the oldest public log that shows it; a boundary that lies
+between two logs is put at the later one and says so.
 """
 
 import re
@@ -13,8 +14,9 @@ from specplan.errors import UnsupportedError
 Version = tuple[int, int, int]
 
 OLDEST: Final[Version] = (0, 8, 0)
-NEWEST: Final[Version] = (0, 32, 0)
+NEWEST: Final[Version] = (0, 33, 0)
 DEFAULT_VERSION: Final = "0.32.0"
+"""The newest one whose memory terms public logs show."""
 GRAPHS_IN_BUDGET: Final = (0, 21, 0)
 """From here on the estimate of CUDA graphs comes off the pool."""
 
@@ -45,6 +47,19 @@ class VllmRules:
         Whether absorbed latent projections of an unquantised checkpoint take memory of their own.
     draft_window : bool
         Whether the windows of a block-diffusion draft (DFlash) are kept as windows (before, as full attention).
+    block_draft_slots : bool
+        Whether DFlash and DSpark take query slots of the target's step (after, their queries are a pass of their own).
+    drops_last_hit : bool
+        Whether EAGLE-like drafts compute the last block of a prefix-cache hit again (after, a block's hash covers the
+        tokens that the draft reads behind it).
+    skips_unused_drafts : bool
+        Whether nothing is drafted in a step after which no request can use a draft.
+    settings : frozenset of str
+        Fields of ``--speculative-config`` that came with it or before, beside those of 0.32.
+    rejections : tuple of str
+        Values of ``rejection_sample_method``.
+    dropped : frozenset of str
+        Methods of 0.32 that it no longer has.
     """
 
     version: str
@@ -57,6 +72,12 @@ class VllmRules:
     runner_v2: bool = False
     latent_copies: bool = True
     draft_window: bool = False
+    block_draft_slots: bool = True
+    drops_last_hit: bool = True
+    skips_unused_drafts: bool = False
+    settings: frozenset[str] = frozenset()
+    rejections: tuple[str, ...] = ("standard", "synthetic", "block")
+    dropped: frozenset[str] = frozenset()
 
 
 CHANGES: Final[tuple[tuple[Version, dict[str, Any], str], ...]] = (
@@ -80,8 +101,36 @@ CHANGES: Final[tuple[tuple[Version, dict[str, Any], str], ...]] = (
     ((0, 27, 0), {"batches_in_flight": True}, "0.22 logs reserve one batch, 0.27-era logs two"),
     ((0, 27, 0), {"runner_v2": True, "latent_copies": False}, "0.32 source; the release that switched was not read"),
     ((0, 32, 0), {"one_line": True}, "0.32 source; two lines in every older log"),
-)
+    (
+        (0, 33, 0),
+        {
+            "settings": frozenset({
+                "draft_lm_head_quantization", "disable_lookahead_block_hashes", "xpress_topc", "fly_window_size",
+                "fly_entropy_threshold", "fly_entropy_top_k",
+            }),
+            "rejections": ("standard", "synthetic", "block", "fly"),
+            "dropped": frozenset({"medusa", "mlp_speculator"}),
+        },
+        "0.33 source, config/speculative.py",
+    ),
+    (
+        (0, 33, 0),
+        {"block_draft_slots": False, "skips_unused_drafts": True, "drops_last_hit": False},
+        "0.33 source, config/speculative.py and v1/core/sched/scheduler.py",
+    ),
+)  # fmt: skip
 """(since version, what changed, where it was seen)."""
+
+EVIDENCE: Final[tuple[tuple[str, str, str], ...]] = (
+    ("0.32.0", "cache plans", "156 plans of its planner, equal"),
+    ("0.32.0", "scheduler", "125 recorded runs, equal step by step"),
+    ("0.32.0", "memory terms", "source, and public start-up logs up to 0.32 (`specplan validate startup`)"),
+    ("0.32.0", "n-gram and suffix drafts, samplers", "recorded outputs, equal"),
+    ("0.33.0", "cache plans", "its planner gives the 156 plans of 0.32"),
+    ("0.33.0", "scheduler", "44 recorded runs, equal step by step"),
+    ("0.33.0", "memory terms", "those of 0.32: no public start-up log was seen"),
+)
+"""(version, what, how it is known); recorded by `tools/record_planner.py` and `tools/record_scheduler.py`."""
 
 
 def version_number(version: str) -> Version:
@@ -103,7 +152,7 @@ def vllm_rules(version: str = DEFAULT_VERSION) -> VllmRules:
     Raises
     ------
     UnsupportedError
-        Before 0.8 and after 0.32, and for what is not a version.
+        Before `OLDEST` and after `NEWEST`, and for what is not a version.
 
     Examples
     --------
