@@ -189,6 +189,8 @@ def default_axis(kind: Kind, top: int | None = None) -> tuple[float, ...]:
     """
     if top is not None and top < 2:
         raise InputError(f"--max {top}: the {kind} axis must reach at least 2")
+    if top is not None and kind == "kappa" and top > 1024:
+        raise InputError(f"--max {top}: the kappa axis ends at 1024 at most")
     match kind:
         case "kappa":
             return tuple(float(k) for k in range(1, (top or 16) + 1))

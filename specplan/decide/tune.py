@@ -145,6 +145,12 @@ def tune_source(
     )
 
 
+LONGEST: Final = 1024
+"""Longest draft that is priced, length by length."""
+
+
 def _check_max(kappa_max: int) -> None:
-    if kappa_max < 1:
-        raise InputError(f"the longest draft length considered must be at least 1, got {kappa_max}")
+    if not 1 <= kappa_max <= LONGEST:
+        raise InputError(
+            f"the longest draft length considered must be at least 1 and at most {LONGEST}, got {kappa_max}"
+        )

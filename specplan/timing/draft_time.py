@@ -32,6 +32,13 @@ CARD_MATCH_LAUNCH_S: Final = 20e-6
 TOKEN_ID_BYTES: Final = 4
 """A matcher on the card reads the ids of every request once per n-gram length; its launch time is assumed."""
 
+WALK_S: Final = 8e-6
+"""Gather, sum and argmax of a position of a Markov head, in a captured graph; assumed."""
+
+_WALKED: Final = "markov_w2"
+_MASKED: Final = ("dflash", "dspark")
+"""Heads that draft by mask tokens: every position of the one pass is scored."""
+
 
 def model_draft_s(
     on: Machine,
@@ -65,7 +72,8 @@ def model_draft_s(
     verified : array_like, optional
         Positions that the target verifies; kappa + 1 if None.
     parallel : bool
-        All tokens come from one pass over the verified width.
+        All tokens come from one pass over the verified width; DSpark's Markov head is then walked over them, its table
+        read anew for each.
     table : MeasuredTable, optional
         Of the draft, in the ``measured`` layer.
 
@@ -80,6 +88,13 @@ def model_draft_s(
     4.36
     """
     k = np.asarray(kappa, np.float64)
+    if any(w.name == _WALKED for w in shape.model.extra):
+        bare = without(shape, _WALKED)
+        backbone = model_draft_s(
+            on, bare, batch, kappa, context_len, own_head=own_head, branching=branching, verified=verified,
+            parallel=parallel, table=table,
+        )  # fmt: skip
+        return backbone + k * _walked_s(on, shape, bare, batch)
     if on.layer == "roofline":  # one pass for each token, or one for all
         one = pass_time(on, shape, batch, branching, context_len).total_s
         return np.asarray(np.minimum(k, 1) * one if parallel else k * one)
@@ -90,8 +105,9 @@ def model_draft_s(
         first_width = wide + 1
     else:
         first_width = wide
-    # Only the last position of the first pass is sampled from.
-    first = pass_time(on, shape, batch, first_width, context_len, scored=1, draft=True, table=table).total_s
+    # Only the last position of the first pass is sampled from, of mask tokens each.
+    scored = np.maximum(k, 1) if shape.model.draft_method in _MASKED else 1
+    first = pass_time(on, shape, batch, first_width, context_len, scored=scored, draft=True, table=table).total_s
     # The target's states are joined once per step; passes after the first take the draft's own.
     rest = without(shape, "fc") if shape.model.draft_method == "eagle3" else shape
     later = pass_time(on, rest, batch, branching, context_len, draft=True, table=table).total_s
@@ -113,6 +129,14 @@ def host_ngram_s(batch: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray
     """
     b, t = np.asarray(batch, np.float64), np.asarray(context_len, np.float64)
     return HOST_SYNC_S + NGRAM_CALL_S + b * (NGRAM_REQUEST_S + NGRAM_TOKEN_S * t)
+
+
+def _walked_s(on: Machine, shape: PassShape, bare: PassShape, batch: npt.ArrayLike) -> FloatArray:
+    """Of one drafted token: the bias on its logits, from a table that is read whole."""
+    if on.layer == "measured":
+        return np.zeros_like(np.asarray(batch, np.float64))  # a table of passes has it
+    whole, less = (pass_time(on, s, batch, 1, 0, scored=1, draft=True).total_s for s in (shape, bare))
+    return np.asarray(whole - less + (WALK_S if on.layer == "modelled" else 0.0))
 
 
 def card_ngram_s(on: Machine, batch: npt.ArrayLike, context_len: npt.ArrayLike, lengths: int = 1) -> FloatArray:

@@ -80,7 +80,7 @@ METHODS: Final[Mapping[str, DraftMethod]] = {
            aliases=("eagle-3", "eagle_3")),
         _M(name="mtp", by="head", vllm="mtp", sglang="NEXTN", lookahead=(1, 0), aliases=(*MTP_NAMES, "nextn")),
         _M(name="dflash", by="head", vllm="dflash", sglang="DFLASH", one_pass=True, lookahead=(1, 1)),
-        _M(name="dspark", by="head", vllm="dspark", sglang="DSPARK", one_pass=True, lookahead=(1, 0), timed=False),
+        _M(name="dspark", by="head", vllm="dspark", sglang="DSPARK", one_pass=True, lookahead=(1, 0)),
         _M(name="medusa", by="head", vllm="medusa", one_pass=True, older_runner=True),
         _M(name="mlp_speculator", by="head", vllm="mlp_speculator", older_runner=True, timed=False),
     )

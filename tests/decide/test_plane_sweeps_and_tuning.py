@@ -178,7 +178,9 @@ def test_a_hazard_is_tuned_within_its_known_positions() -> None:
     [
         (lambda: tune_table([], [0.1]), "at least one alpha and one c"),
         (lambda: tune_table([0.5], [0.1], kappa_max=4), "must lie in 0 to 4"),
-        (lambda: tune_source(DENSE, kappa_max=0), "at least 1, got 0"),
+        (lambda: tune_source(DENSE, kappa_max=0), "at least 1 and at most 1024, got 0"),
+        (lambda: tune_source(DENSE, kappa_max=10**30), "at most 1024"),
+        (lambda: default_axis("kappa", 10**12), "ends at 1024"),
     ],
 )
 def test_bad_tuning_is_named(call: object, says: str) -> None:
