@@ -41,10 +41,8 @@ ACCEPTED: Final = 20  # accepted among them
 DRAFTS: Final = 21  # drafts verified
 TURNS: Final = 22  # request-steps that emitted
 REQUEST_STEPS: Final = 23  # request-steps scheduled
-DECAYED: Final = 24  # SGLang: decode steps since the ratio of new tokens was set
-PREFILLING: Final = 25  # SGLang: request whose prompt is computed in part, -1 if none
-LAST_GONE: Final = 26  # requests that the latest step ended
-N_AT: Final = 27
+LAST_GONE: Final = 24  # requests that the latest step ended
+N_AT: Final = 25
 
 # --- State.clock: seconds ----------------------------------------------------------------------------------------
 NOW: Final = 0
@@ -57,10 +55,9 @@ IN_SYSTEM: Final = 6  # integral of arrived and unfinished requests
 IN_BATCH: Final = 7  # integral of running requests
 IN_POOL: Final = 8  # integral of used blocks
 WIDTH: Final = 9  # of a row of the series
-RATIO: Final = 10  # SGLang: ratio of new tokens (no seconds)
-TURNAROUND: Final = 11  # from the end of a request to the arrival of the one that it lets come
-UNTIL: Final = 12  # no step begins at or after it
-N_CLOCK: Final = 13
+TURNAROUND: Final = 10  # from the end of a request to the arrival of the one that it lets come
+UNTIL: Final = 11  # no step begins at or after it
+N_CLOCK: Final = 12
 
 # --- State.req: a record per request -----------------------------------------------------------------------------
 REQ: Final = 20  # length of a record

@@ -247,7 +247,7 @@ def initial(
     slots = np.zeros((rules.max_seqs, at.SLOT), np.int64)
     slots[:, at.FREE_ROW] = np.arange(rules.max_seqs)
     counters = np.zeros(at.N_AT, np.int64)
-    counters[[at.TOP, at.OLDEST, at.NEWEST, at.PREFILLING]] = -1
+    counters[[at.TOP, at.OLDEST, at.NEWEST]] = -1
     counters[[at.FREE, at.PLAIN]] = rules.blocks
     clock = np.zeros(at.N_CLOCK)
     clock[at.NOW] = requests.arrival[0]
