@@ -88,7 +88,7 @@ def read_targets(**given: str | Sequence[str]) -> tuple[Target, ...]:
     """Targets by latency.
 
     >>> [str(t) for t in read_targets(ttft="p95=500ms", tpot=["mean=20ms", "p99=60ms"])]
-    ['TTFT p95 <= 500 ms', 'TPOT mean <= 20 ms', 'TPOT p99 <= 60 ms']
+    ['ttft p95 <= 500 ms', 'tpot mean <= 20 ms', 'tpot p99 <= 60 ms']
     """
     return tuple(read_target(text, name) for name, texts in given.items() for text in several(texts))
 

@@ -67,7 +67,7 @@ def test_a_refused_start_exits_with_one(specplan: Run) -> None:
     [
         (("blocks",), "name a target"),
         (("blocks", "llama3-8b", "--engine", "tgi"), "one of vllm, sglang"),
-        (("blocks", "llama3-8b", "--engine-version", "0.99"), "0.8 to 0.32"),
+        (("blocks", "llama3-8b", "--engine-version", "0.99"), "0.8 to 0.33"),
         (("blocks", "llama3-8b", "--speculative-config", "{"), "not JSON"),
         (("blocks", "llama3-8b", "--mem-fraction-static", "0.8"), "SGLang's"),
         (("blocks", "llama3-8b", "--engine", "sglang", "--gpu-memory-utilization", "0.8"), "vLLM's"),
@@ -159,7 +159,7 @@ def test_a_log_of_an_engine_too_old_to_predict_is_still_balanced(specplan: Run, 
     document = json.loads(done.out)
     terms = {term["term"]: term for term in document["terms"]}
     assert terms["balance_bytes"]["verdict"] == "agrees"
-    assert any("0.8 to 0.32" in note for note in document["notes"])
+    assert any("0.8 to 0.33" in note for note in document["notes"])
 
 
 def test_a_pool_in_bytes_and_a_card_by_its_memory(specplan: Run) -> None:
