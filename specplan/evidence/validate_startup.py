@@ -325,7 +325,7 @@ def _speculation(raw: Mapping[str, Any], models: _Models) -> tuple[Speculation |
     if config is None or "method" not in config:
         return None, None
     draft = models.get(config["model"]) if "model" in config else None
-    return parse_speculative_config(config, tp=raw.get("tp") or 1, mtp_modules=0), draft
+    return parse_speculative_config(config, tp=raw.get("tp") or 1, version=raw["check"]["version"]), draft
 
 
 def _card(raw: Mapping[str, Any], load_card: LoadCard) -> Accelerator | None:

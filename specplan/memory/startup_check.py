@@ -19,7 +19,7 @@ from specplan.memory.vllm import VllmFlags
 from specplan.records.startup import TERMS, StartupLog
 from specplan.units import GIB
 from specplan.values.hardware import Accelerator
-from specplan.values.vllm_versions import DEFAULT_VERSION, GRAPHS_IN_BUDGET, version_number
+from specplan.values.vllm_versions import DEFAULT_VERSION, GRAPHS_IN_BUDGET, known_version, version_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ def speculation_of(log: StartupLog, *, mtp_modules: int = 0) -> Speculation | Sg
     if not isinstance(config, Mapping) or not config:
         return None
     tp = _whole(s.get("tp")) or 1
-    return parse_speculative_config(config, tp=tp, mtp_modules=mtp_modules)
+    return parse_speculative_config(config, tp=tp, mtp_modules=mtp_modules, version=known_version(log.version))
 
 
 def _text(value: object) -> str | None:

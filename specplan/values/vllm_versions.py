@@ -146,6 +146,17 @@ def version_number(version: str) -> Version:
     return digits[0], digits[1], digits[2]
 
 
+def known_version(version: str | None) -> str:
+    """The version where its rules are known, else the default one's.
+
+    >>> known_version("0.33.0"), known_version("0.6.5"), known_version(None)
+    ('0.33.0', '0.32.0', '0.32.0')
+    """
+    if version is None or not OLDEST[:2] <= version_number(version)[:2] <= NEWEST[:2]:
+        return DEFAULT_VERSION
+    return version
+
+
 def vllm_rules(version: str = DEFAULT_VERSION) -> VllmRules:
     """Rules of a vLLM version.
 

@@ -1,9 +1,13 @@
 """Speculative flags: what vLLM and SGLang accept, default and refuse."""
 
+from pathlib import Path
+
 import pytest
 
 from specplan.errors import InputError
+from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.speculative import parse_speculative_config, sglang_speculation
+from specplan.memory.startup_check import speculation_of
 
 
 def _k(config: dict[str, object], **more: object) -> int:
@@ -175,3 +179,19 @@ def test_settings_and_methods_belong_to_versions() -> None:
 def test_fly_is_refused_as_vllm_refuses_it(wrong: dict) -> None:
     with pytest.raises(InputError, match="fly"):
         parse_speculative_config({**FLY, **wrong}, version="0.33.0")
+
+
+@pytest.mark.parametrize(("version", "starts"), [("0.33.0", True), ("0.32.0", False)])
+def test_a_log_is_read_by_the_settings_of_its_own_version(tmp_path: Path, version: str, starts: bool) -> None:
+    log = tmp_path / "start.log"
+    log.write_text(
+        f"INFO 01-02 03:04:05 [core.py:1] Initializing a V1 LLM engine (v{version}) with config: x\n"
+        f"INFO 01-02 03:04:05 [utils.py:1] non-default args: {{'model': 'm', 'speculative_config': {FLY}}}\n"
+    )
+    found = read_startup_log(log)
+    assert found.version == version
+    if starts:
+        assert speculation_of(found).method == "eagle3"
+        return
+    with pytest.raises(InputError, match="rejection_sample_method must be one of"):
+        speculation_of(found)
