@@ -10,6 +10,7 @@ from specplan.api.answer import Answer, accelerator_of, model_of, question, seve
 from specplan.api.simulate import read_targets
 from specplan.api.sources import load_sources
 from specplan.decide.step_setting import Setting
+from specplan.errors import InputError
 from specplan.report import capacity_report
 from specplan.report.console import Console
 from specplan.runners import runner_of
@@ -50,7 +51,10 @@ class Capacity(Answer, room.Capacity):
         """Throughput against speed per user (``pareto``), or p95 TTFT over the rate (``rates``), by matplotlib."""
         from specplan.report.queue_plot import draw_pareto, draw_rates
 
-        return {"pareto": draw_pareto, "rates": draw_rates}[kind](self)
+        drawn = {"pareto": draw_pareto, "rates": draw_rates}
+        if kind not in drawn:
+            raise InputError(f"kind={kind!r}: one of {', '.join(drawn)}")
+        return drawn[kind](self)
 
 
 @question

@@ -28,6 +28,7 @@ _INSIDE: Final = {
 _BLOCK: Final = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _INTERLEAVED: Final = {"llama": ("attn_q", "attn_k")}
 """Projections whose rows llama.cpp's converter reorders, by architecture: halves of a head become neighbours."""
+_NEEDED: Final = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
 _FAMILY: Final = ("llama", "qwen2", "qwen3")
 
 
@@ -52,11 +53,10 @@ def gguf_state(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]] | N
         config = gguf_config(header, where)
     except UnsupportedError:
         return None
-    meta = header.metadata
-    config |= {
-        "rms_norm_eps": meta[f"{arch}.attention.layer_norm_rms_epsilon"],
-        "rope_theta": meta.get(f"{arch}.rope.freq_base", 10_000.0),
-    }
+    epsilon = header.metadata.get(f"{arch}.attention.layer_norm_rms_epsilon")
+    if epsilon is None or not config.keys() >= _NEEDED:
+        return None
+    config |= {"rms_norm_eps": epsilon, "rope_theta": header.metadata.get(f"{arch}.rope.freq_base", 10_000.0)}
     heads = {"attn_q": int(config["num_attention_heads"])}
     heads["attn_k"] = int(config.get("num_key_value_heads") or heads["attn_q"])
     return config, {
