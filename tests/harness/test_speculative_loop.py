@@ -129,7 +129,7 @@ def test_sampled_output_keeps_the_targets_law(target: Llama, source: str) -> Non
     """
     from scipy.stats import chi2
 
-    n = 1200
+    n = 3000
     sampling = Sampling(temperature=1.0)
     more = {"rule": "block"} if source == "block" else {}
     if source in ("sampled draft", "block"):
