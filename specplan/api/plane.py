@@ -10,7 +10,7 @@ from specplan.api.answer import Answer, model_of, question, several
 from specplan.api.sources import Place, load_sources, scenes
 from specplan.decide.documents import shortest_measured
 from specplan.decide.plane import Plane, Scene, planes_of
-from specplan.decide.sweep import Sweep, axis_named, default_axis
+from specplan.decide.sweep import CONTEXT_END, Sweep, axis_named, default_axis
 from specplan.decide.sweep import sweep as swept
 from specplan.report import plane_report
 from specplan.report.console import Console
@@ -163,7 +163,7 @@ def plane(
         entries = [entry for scene in found for entry in scene.placed]
         top = None if x_max is None else units.parse_count(x_max)
         if top is None and axis == "context" and targets:
-            top = min(131072, max(t.max_position or 131072 for t in targets))
+            top = min(CONTEXT_END, max(t.max_position or CONTEXT_END for t in targets))
         xs = default_axis(axis, top)
         over = swept(axis, entries, xs=xs, batch=batch, context_len=place.context_len)
     return Picture(planes=planes, sweep=over, scenes=tuple(found), where=place.where if targets else "")

@@ -11,6 +11,7 @@ from specplan.decide.pricing import Pair, Setting, plain_step_s, priced
 from specplan.decide.source import Placed, longest, source_speedup
 from specplan.decide.step_setting import Setting as Served
 from specplan.decide.step_setting import pool_of
+from specplan.decide.tune import LONGEST
 from specplan.errors import InfeasibleError, InputError
 from specplan.formulas.emitted import FloatArray, IntArray
 from specplan.formulas.speedup import ridge_batch
@@ -27,6 +28,8 @@ AXES: Final[dict[str, str]] = {
 PLAIN: Final = -1
 """Winner where no source beats plain decoding."""
 COVERAGE_POINTS: Final = 201
+CONTEXT_END: Final = 131072
+"""Where the axis of context ends by default, unless a model's does before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +192,8 @@ def default_axis(kind: Kind, top: int | None = None) -> tuple[float, ...]:
     """
     if top is not None and top < 2:
         raise InputError(f"--max {top}: the {kind} axis must reach at least 2")
-    if top is not None and kind == "kappa" and top > 1024:
-        raise InputError(f"--max {top}: the kappa axis ends at 1024 at most")
+    if top is not None and kind == "kappa" and top > LONGEST:
+        raise InputError(f"--max {top}: the kappa axis ends at {LONGEST} at most")
     match kind:
         case "kappa":
             return tuple(float(k) for k in range(1, (top or 16) + 1))
@@ -199,7 +202,7 @@ def default_axis(kind: Kind, top: int | None = None) -> tuple[float, ...]:
             fine = np.unique(np.round(np.geomspace(1, high, 129)))
             return tuple(float(b) for b in np.unique(np.concatenate([np.arange(1, min(high, 32) + 1), fine])))
         case "context":
-            high = top or 131072
+            high = top or CONTEXT_END
             return tuple(float(n) for n in np.unique(np.round(np.geomspace(min(256, high / 2), high, 73))))
         case "coverage":
             return tuple(float(g) for g in np.linspace(0.0, 1.0, COVERAGE_POINTS))

@@ -13,6 +13,8 @@ from specplan.formulas.draft_length import best_kappa, first_losing_kappa, loss_
 from specplan.formulas.emitted import FloatArray, IntArray
 
 KAPPA_MAX: Final = 64
+LONGEST: Final = 1024
+"""Longest draft that is priced, length by length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +145,6 @@ def tune_source(
         is_capped=best == most,
         tolerance=(int(good.min()), int(good.max())),
     )
-
-
-LONGEST: Final = 1024
-"""Longest draft that is priced, length by length."""
 
 
 def _check_max(kappa_max: int) -> None:

@@ -182,7 +182,7 @@ def parse_speculative_config(
         quantization=config.get("quantization"),
         prompt_lookup=_prompt_lookup(config) if method in ("ngram", "ngram_gpu") else None,
         probabilistic=sampling == "probabilistic",
-        parallel_drafting=bool(config.get("parallel_drafting")) or method in ("dflash", "dspark"),
+        parallel_drafting=bool(config.get("parallel_drafting")) or method in draft_methods.named(masked=True),
         heterogeneous_vocab=heterogeneous,
         max_model_len=draft_len,
     )

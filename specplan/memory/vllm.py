@@ -38,6 +38,7 @@ from specplan.memory.vllm_memory import (
 )
 from specplan.memory.vllm_pages import STEP, PageSettings, aligned_block_size, cache_layers
 from specplan.units import GIB, LARGEST_COUNT
+from specplan.values.draft_methods import named
 from specplan.values.formats import lookup
 from specplan.values.hardware import Accelerator, MemoryFacts, Remainder
 from specplan.values.model import Attention, LatentAttention, Model, Recurrent
@@ -389,7 +390,7 @@ def _resolve(model: Model, card: Accelerator, f: VllmFlags, speculation: Specula
     if speculation is not None and speculation.older_runner:
         runner_v2 = False
     elif speculation is not None and (speculation.heterogeneous_vocab or speculation.parallel_drafting):
-        runner_v2 = runner_v2 and method in ("dflash", "dspark")
+        runner_v2 = runner_v2 and method in named(masked=True)
     asynchronous = f.async_scheduling if f.async_scheduling is not None else method not in SYNCHRONOUS
     batches = f.pp
     if asynchronous and rules.batches_in_flight:

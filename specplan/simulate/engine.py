@@ -6,7 +6,7 @@ from typing import Final
 
 from specplan.errors import InputError
 from specplan.simulate.state import BLK, Rules
-from specplan.values.draft_methods import METHODS
+from specplan.values.draft_methods import METHODS, named
 from specplan.values.vllm_versions import DEFAULT_VERSION, vllm_rules
 
 QUERY_SLOTS: Final[Mapping[str, tuple[int, int]]] = {
@@ -96,7 +96,7 @@ class EngineRules:
     @property
     def draft_slots(self) -> int:
         """Query slots of the drafter that each scheduled request takes from the step's input budget."""
-        if self.method in ("dflash", "dspark") and not vllm_rules(self.version).block_draft_slots:
+        if self.method in named(masked=True) and not vllm_rules(self.version).block_draft_slots:
             return 0
         per_token, constant = QUERY_SLOTS.get(self.method, (0, 0))
         return per_token * self.kappa + constant if self.kappa else 0

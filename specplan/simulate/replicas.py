@@ -6,17 +6,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from specplan.errors import InfeasibleError, InputError
+from specplan.errors import InputError
 from specplan.simulate import state as at
 from specplan.simulate.compiled import as_indexed
 from specplan.simulate.engine import EngineRules
 from specplan.simulate.load import Drafting, Ints, Lists, Requests
 from specplan.simulate.run_loop import DONE, NEVER, run
-from specplan.simulate.stream import Progress, Served, initial, numbers_of, serve, served
+from specplan.simulate.stream import STEPS_PER_CALL, Progress, Served, initial, numbers_of, serve, served, stuck
 from specplan.simulate.time_loop import Times
 
 ROUTINGS: Final = ("round-robin", "least-loaded")
-_STEPS_PER_CALL: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +86,12 @@ def serve_replicas(
         raise InputError(f"--replicas {n}: more engines than the load's {few}")
     if routing.by == "round-robin":
         parts = [np.arange(first, len(requests), n) for first in range(n)]
-        runs = [
-            serve(_part(requests, part, n, first), rules, times, None if drafting is None else _drafts(drafting, part))
-            for first, part in enumerate(parts)
-        ]
+        runs = []
+        for first, part in enumerate(parts):
+            own = None if drafting is None else _drafts(drafting, part)
+            runs.append(serve(_part(requests, part, n, first), rules, times, own))
+            if progress is not None:
+                progress(sum(p.size for p in parts[: first + 1]), len(requests))
         return merged(requests, parts, runs)
     if requests.closed:
         raise InputError("--routing least-loaded needs arrivals: --rate or --trace; a closed load is shared in turn")
@@ -177,10 +178,9 @@ def _advance(engine: Any, numbers: at.Rules, times: Any, until: float, requests:
     engine.clock[at.UNTIL] = until
     code = -1
     while code != DONE and engine.clock[at.NOW] < until:
-        code = run(engine, numbers, times, _STEPS_PER_CALL, 1)
+        code = run(engine, numbers, times, STEPS_PER_CALL, 1)
         if code == NEVER:
-            name = requests.name(own[int(engine.at[at.STUCK]) - 1])
-            raise InfeasibleError(f"{name} can never run: the step's budget or the pool is too small for it")
+            raise stuck(requests.name(own[int(engine.at[at.STUCK]) - 1]))
 
 
 def merged(requests: Requests, parts: Sequence[Ints], runs: Sequence[Served]) -> Served:

@@ -30,7 +30,7 @@ UNIT_STEPS: Final = Times(
 )
 """Every step takes one second: virtual time counts steps."""
 
-_STEPS_PER_CALL: Final = 20_000 if IS_COMPILED else 200
+STEPS_PER_CALL: Final = 20_000 if IS_COMPILED else 200
 
 Progress = Callable[[int, int], None]
 """Called with the requests that have finished and all requests."""
@@ -156,8 +156,8 @@ def serve(
     """
     numbers = numbers_of(requests, rules, drafting, log=log)
     per_step = (at.EVENTS_PER_SLOT + 1) * numbers.max_seqs + 2
-    most_events = _STEPS_PER_CALL // 20 * per_step if log else 1
-    state = initial(requests, numbers, drafting, steps=_STEPS_PER_CALL if log else 0, events=most_events + per_step)
+    most_events = STEPS_PER_CALL // 20 * per_step if log else 1
+    state = initial(requests, numbers, drafting, steps=STEPS_PER_CALL if log else 0, events=most_events + per_step)
     if times.unit_s > 0:
         state.at[at.STEP] = int(requests.arrival[0])
     state, indexed = as_indexed(state), as_indexed(times)
@@ -165,7 +165,7 @@ def serve(
     events: list[Ints] = []
     code = -1
     while code not in (DONE, NEVER):
-        code = run(state, numbers, indexed, _STEPS_PER_CALL, most_events)
+        code = run(state, numbers, indexed, STEPS_PER_CALL, most_events)
         if log:
             rows = state.at[at.STEPS] * len(at.STEP_COLUMNS)
             steps.append(np.array(state.notes[at.STEP_LOG : at.STEP_LOG + rows]).reshape(-1, len(at.STEP_COLUMNS)))
@@ -174,9 +174,13 @@ def serve(
         if progress is not None:
             progress(int(state.at[at.FINISHED]), len(requests))
     if code == NEVER:
-        name = requests.name(int(state.at[at.STUCK]) - 1)
-        raise InfeasibleError(f"{name} can never run: the step's budget or the pool is too small for it")
+        raise stuck(requests.name(int(state.at[at.STUCK]) - 1))
     return served(requests, state, numbers.blocks, steps, events)
+
+
+def stuck(name: str) -> InfeasibleError:
+    """What to raise of a request that can never run."""
+    return InfeasibleError(f"{name} can never run: the step's budget or the pool is too small for it")
 
 
 def numbers_of(requests: Requests, rules: EngineRules, drafting: Drafting | None, *, log: bool = False) -> at.Rules:

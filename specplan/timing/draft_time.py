@@ -12,6 +12,7 @@ import numpy.typing as npt
 from specplan.formulas.step import PassShape, without
 from specplan.timing.measured_steps import MeasuredTable
 from specplan.timing.step_time import FloatArray, Machine, pass_time
+from specplan.values.draft_methods import named
 
 NGRAM_CALL_S: Final = 7.3e-6
 NGRAM_REQUEST_S: Final = 1.1e-6
@@ -36,8 +37,7 @@ WALK_S: Final = 8e-6
 """Gather, sum and argmax of a position of a Markov head, in a captured graph; assumed."""
 
 _WALKED: Final = "markov_w2"
-_MASKED: Final = ("dflash", "dspark")
-"""Heads that draft by mask tokens: every position of the one pass is scored."""
+_MASKED: Final = named(masked=True)
 
 
 def model_draft_s(

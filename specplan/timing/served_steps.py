@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import isfinite
 
 from specplan.errors import InputError
-from specplan.timing.measured_steps import MeasuredTable, whole_steps_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,18 +87,3 @@ def served_rows(points: Sequence[ServedPoint]) -> tuple[tuple[float, float, floa
     if not rows:
         raise InputError("a server's step table needs at least one point of batch and inter-token latency")
     return tuple(rows)
-
-
-def served_table(points: Sequence[ServedPoint], source: str) -> MeasuredTable:
-    """Table of the target for the measured layer, from a server's points at one load or more.
-
-    A drafted step is measured whole: what drafts adds nothing to it.
-
-    Examples
-    --------
-    >>> points = [ServedPoint(batch=b, plain_s=6e-3 + b * 5e-5, drafted_s=8e-3 + b * 1e-4, kappa=3) for b in (1, 32)]
-    >>> target = served_table(points, "metrics")
-    >>> [round(float(target.time_s(32, w, 0)) * 1e3, 1) for w in (1, 4)]
-    [7.6, 11.2]
-    """
-    return whole_steps_table(served_rows(points), source)

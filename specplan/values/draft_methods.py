@@ -21,6 +21,8 @@ class DraftMethod:
         vLLM's ``method`` and SGLang's ``--speculative-algorithm``; None where the engine does not draft so.
     one_pass : bool
         Whether all tokens come out of one pass instead of one pass each.
+    masked : bool
+        Whether that pass is over mask tokens, each of which is scored: block drafters.
     lookahead : tuple of (int, int)
         Slots that vLLM reserves behind a step's drafts: so many per drafted token, and so many beside.
     older_runner : bool
@@ -36,6 +38,7 @@ class DraftMethod:
     vllm: str | None = None
     sglang: str | None = None
     one_pass: bool = False
+    masked: bool = False
     lookahead: tuple[int, int] = (0, 0)
     older_runner: bool = False
     timed: bool = True
@@ -79,8 +82,9 @@ METHODS: Final[Mapping[str, DraftMethod]] = {
         _M(name="eagle3", by="head", vllm="eagle3", sglang="EAGLE3", lookahead=(1, 0),
            aliases=("eagle-3", "eagle_3")),
         _M(name="mtp", by="head", vllm="mtp", sglang="NEXTN", lookahead=(1, 0), aliases=(*MTP_NAMES, "nextn")),
-        _M(name="dflash", by="head", vllm="dflash", sglang="DFLASH", one_pass=True, lookahead=(1, 1)),
-        _M(name="dspark", by="head", vllm="dspark", sglang="DSPARK", one_pass=True, lookahead=(1, 0)),
+        _M(name="dflash", by="head", vllm="dflash", sglang="DFLASH", one_pass=True, masked=True, lookahead=(1, 1)),
+        _M(name="dspark", by="head", vllm="dspark", sglang="DSPARK", one_pass=True, masked=True,
+           lookahead=(1, 0)),
         _M(name="medusa", by="head", vllm="medusa", one_pass=True, older_runner=True),
         _M(name="mlp_speculator", by="head", vllm="mlp_speculator", older_runner=True, timed=False),
     )

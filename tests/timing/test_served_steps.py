@@ -11,7 +11,8 @@ from specplan.formulas.step import pass_shape
 from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
-from specplan.timing.served_steps import ServedPoint, served_rows, served_table, tokens_per_step
+from specplan.timing.measured_steps import whole_steps_table
+from specplan.timing.served_steps import ServedPoint, served_rows, tokens_per_step
 from specplan.timing.step_time import machine, pass_time
 
 POINT = ServedPoint(batch=8, plain_s=8.9e-3, drafted_s=12.1e-3, kappa=3)
@@ -19,7 +20,7 @@ POINT = ServedPoint(batch=8, plain_s=8.9e-3, drafted_s=12.1e-3, kappa=3)
 
 def test_steps_of_a_server_come_back_as_they_were_measured():
     points = [POINT, replace(POINT, batch=64, plain_s=13e-3, drafted_s=20e-3)]
-    target = served_table(points, "metrics")
+    target = whole_steps_table(served_rows(points), "metrics")
     on = machine(load_accelerator("h100-sxm"), layer="measured")
     target_model, small = load_model("llama3.1-8b"), load_model("llama3.2-1b")
     shape = pass_shape(target_model)
@@ -36,9 +37,9 @@ def test_steps_of_a_server_come_back_as_they_were_measured():
 
 
 def test_one_load_and_one_kind_of_step_are_enough():
-    target = served_table([replace(POINT, drafted_s=None)], "bench")
+    target = whole_steps_table(served_rows([replace(POINT, drafted_s=None)]), "bench")
     assert float(target.time_s(8, 1, 0)) == pytest.approx(8.9e-3)
-    only_drafted = served_table([replace(POINT, plain_s=None)], "bench")
+    only_drafted = whole_steps_table(served_rows([replace(POINT, plain_s=None)]), "bench")
     assert float(only_drafted.time_s(8, 4, 0)) == pytest.approx(12.1e-3)
 
 
