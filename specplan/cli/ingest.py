@@ -19,6 +19,7 @@ def ingest(
     words: bool = typer.Option(False, "--words", help="Print every engine's words by version, and what each is here."),
     timeout: float = typer.Option(10.0, "--timeout", help="Seconds for one answer over HTTP."),
     target: str = typer.Option(None, "--target", help="Model that the engine serves: adds cost, speedup, best k."),
+    quantization: str = options.QUANTIZATION,
     draft: str = typer.Option(None, "--draft", "-d", help="Draft model that it runs; none for n-gram and suffix."),
     source: str = typer.Option(None, "--source", "-s", help="What it runs, as in every command; instead of --draft."),
     c: float = typer.Option(None, "--c", help="Cost of a draft step over a target step, if it is known."),
@@ -54,7 +55,7 @@ def ingest(
     from specplan.ingest.read import read_origin
     from specplan.ingest.summary import ingested
     from specplan.records.files import StepWriter, refuse_overwrite
-    from specplan.specs.catalog import load_model
+    from specplan.specs.catalog import load_model, load_target
     from specplan.specs.hardware import load_accelerator
 
     if not origins or (width is not None and width < 2):
@@ -63,14 +64,14 @@ def ingest(
     if source is not None and (draft is not None or c is not None):
         raise InputError(f"--source {source}: states the draft and its cost; leave out --draft and --c")
     if target is not None:
-        served = load_model(target)
+        served = load_target(target, quantization)
         drafter = None if draft is None else load_model(draft)
         if source is not None:
             named = one_source(source, target=served)
             drafter, c = named.model, 0.0 if named.is_weightless and named.c is None else named.c
         pair = Pair(target=served, draft=drafter, accelerator=load_accelerator(gpu), tp=tp, layer=layer)
-    elif draft is not None or c is not None or source is not None:
-        raise InputError("--source, --draft and --c price a draft beside a target; give --target too")
+    elif draft is not None or c is not None or source is not None or quantization is not None:
+        raise InputError("--source, --draft, --c and --quantization price a target; give --target too")
     if before is not None and len(origins) > 1:
         raise InputError("--before is an earlier scrape of one address or file; give one of them")
     alerts = [read_alert(text) for text in alert]
@@ -102,6 +103,7 @@ def ingest(
             "before": before,
             "interval_s": interval,
             "target": target,
+            "quantization": quantization,
             "draft": draft,
             "gpu": None if target is None else gpu,
             "tensor_parallel_size": tp,

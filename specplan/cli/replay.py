@@ -40,6 +40,7 @@ def replay(
         None, "--alert", help="Exit with 1 if accepted tokens per step fell by more than this (20%)."
     ),
     target: str = typer.Option(None, "--target", help="Model that is served: adds speedup and time."),
+    quantization: str = options.QUANTIZATION,
     gpu: str = options.GPU,
     tp: int = options.TP,
     batch: int = options.BATCH,
@@ -72,11 +73,13 @@ def replay(
     from specplan.replay.text import TextEncoder
     from specplan.report.replay_report import ReplayFacts
     from specplan.runners import runner_of
-    from specplan.specs.catalog import load_model
+    from specplan.specs.catalog import load_target
     from specplan.specs.hardware import load_accelerator
 
     if adaptive and target is None:
         raise InputError("--adaptive prices steps: name the model that is served, --target")
+    if quantization and target is None:
+        raise InputError(f"--quantization {quantization}: is the format of the model that is served; name it, --target")
     threshold = None if alert is None else alert_threshold(alert)
     named = {parse_source(text): text.strip() for text in source}
     for text in grid:
@@ -92,7 +95,8 @@ def replay(
     )
     pair = None
     if target is not None:
-        pair = Pair(target=load_model(target), accelerator=load_accelerator(gpu), tp=tp, layer=layer)
+        served = load_target(target, quantization)
+        pair = Pair(target=served, accelerator=load_accelerator(gpu), tp=tp, layer=layer)
     reader = TraceReader(
         fields=Fields(prompt=prompt_field, response=response_field, tag=tag_field, id=id_field, turns=turns),
         encoder=None
@@ -131,7 +135,8 @@ def replay(
         from specplan.report.json_document import render
         from specplan.report.replay_report import replay_document
 
-        inputs = plan.inputs() | {"target": target, "gpu": None if target is None else gpu, "batch": batch, "tp": tp}
+        inputs = plan.inputs() | {"target": target, "quantization": quantization}
+        inputs |= {"gpu": None if target is None else gpu, "batch": batch, "tp": tp}
         document = replay_document(inputs, sources, facts)
         if budgets:
             from specplan.report.adaptive_table import adaptive_entries

@@ -20,6 +20,7 @@ from specplan.decide.step_setting import (
     Setting,
     band_note,
     best_kappa,
+    beyond_measured,
     error_band,
     speedup_band,
     times,
@@ -505,6 +506,9 @@ def _warnings(setting: Setting, sources: Sequence[Source], cells: Sequence[Cell]
         for s in sources
         if s.kind == "suffix" and s.mean_length is None
     ]
+    if cells:
+        most = (max(c.batch for c in cells), max(c.context_len for c in cells), max(c.kappa for c in cells))
+        found += beyond_measured(setting, *most)
     limit = setting.target.max_position
     beyond = sorted({c.context_len for c in cells if limit is not None and c.context_len > limit})
     if beyond:

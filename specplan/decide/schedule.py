@@ -23,7 +23,16 @@ from specplan.decide.engine_configuration import (
 )
 from specplan.decide.ranks import require_ranks
 from specplan.decide.source import most_kappa
-from specplan.decide.step_setting import MAX_BATCH, MAX_KAPPA, Setting, band_note, error_band, pool_of, times
+from specplan.decide.step_setting import (
+    MAX_BATCH,
+    MAX_KAPPA,
+    Setting,
+    band_note,
+    beyond_measured,
+    error_band,
+    pool_of,
+    times,
+)
 from specplan.decide.step_source import Loads, loads, on_engine
 from specplan.errors import InputError
 from specplan.memory.pool import Pool
@@ -173,6 +182,7 @@ def schedule(
     warnings = [*_warnings(schedules, names), *engine_warnings(setting, placed, temperature, dynamic)]
     longest = max((r.kappa for s in schedules for r in s.ranges), default=None)
     warnings += source_cautions(target, placed, context_len=max(contexts), kappa=longest)
+    warnings += beyond_measured(setting, last, max(contexts), longest or 0)
     beyond = [context for context in contexts if target.max_position is not None and context > target.max_position]
     if beyond:
         warnings.append(f"context {beyond[0]} is beyond the {target.max_position} that {target.name} states")

@@ -80,6 +80,22 @@ def band_note(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) ->
     return (f"the error band of a speedup, {found.low - 1:+.0%} to {found.high - 1:+.0%}, rests on {found.basis}",)
 
 
+def beyond_measured(setting: Setting, batch: float, context_len: float, kappa: float) -> tuple[str, ...]:
+    """What of a question lies beyond the rows of the target's measured table, in words."""
+    table = setting.table(setting.target.name) if setting.on.layer == "measured" else None
+    if table is None:
+        return ()
+    asked = {"batch": batch, "width": kappa + 1, "context": context_len}
+    past = [
+        f"{name} {x:,g} (up to {most:,g})"
+        for (name, x), most in zip(asked.items(), table.most, strict=True)
+        if x > most
+    ]
+    if not past:
+        return ()
+    return (f"the step times of {setting.target.name} were not measured at {', '.join(past)}: carried on by the law",)
+
+
 def error_band(on: Machine, tables: Mapping[str, MeasuredTable] | None = None) -> float | None:
     """The larger side of `speedup_band`, as a share of the speedup.
 

@@ -1,5 +1,6 @@
 """Step times that a user or ``specplan calibrate`` measured, smoothed by the additive law."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,9 @@ class MeasuredTable:
         Largest relative miss of the smoothing on its own rows; NaN where they are no more than its coefficients, so
         that nothing is left to miss.
     source : str
-        File, how many rows, and over which batches.
+        File, how many rows, and over which batches and widths.
+    most : tuple of float
+        Largest batch, width and context of its rows; what lies beyond is carried on by the law, not measured.
     drafted : MeasuredTable or None
         Another table for steps of more than one position per request, where whole drafted steps were measured: what
         drafts is inside them.
@@ -39,6 +42,7 @@ class MeasuredTable:
     per_cached_token_s: float
     worst_residual: float
     source: str
+    most: tuple[float, float, float]
     drafted: "MeasuredTable | None" = None
 
     def time_s(self, batch: npt.ArrayLike, width: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray:
@@ -62,8 +66,6 @@ def measured_table(rows: Sequence[tuple[float, float, float, float]], source: st
     >>> round(float(table.time_s(1, 2, 0)), 4)
     0.011
     """
-    from scipy.optimize import nnls  # a third of a second that only this layer needs
-
     if not rows:
         raise InputError(f"{source}: a table of step times needs at least one row of batch, width, context and seconds")
     data = np.asarray(rows, np.float64)
@@ -72,18 +74,42 @@ def measured_table(rows: Sequence[tuple[float, float, float, float]], source: st
     b, w, t, seconds = data.T
     features = np.stack([np.ones_like(b), b * w, b, b * t], axis=1) / seconds[:, None]
     scale = np.maximum(features.max(axis=0), 1e-300)
-    coefficients = nnls(features / scale, np.ones_like(b))[0] / scale
+    coefficients = _least_squares(features / scale) / scale
     missed = float(np.abs(features @ coefficients - 1).max())
     distinct = len(np.unique(data[:, :3], axis=0))
-    batches = f"{b.min():g} to {b.max():g}" if b.min() < b.max() else f"{b.min():g}"
+    ranges = f"batch {_range(b)}, width {_range(w)}"
     return MeasuredTable(
         fixed_s=float(coefficients[0]),
         per_token_s=float(coefficients[1]),
         per_request_s=float(coefficients[2]),
         per_cached_token_s=float(coefficients[3]),
         worst_residual=missed if distinct > np.count_nonzero(coefficients) else np.nan,
-        source=f"{source} ({len(data)} rows, batch {batches})",
+        source=f"{source} ({len(data)} rows, {ranges})",
+        most=(float(b.max()), float(w.max()), float(t.max())),
     )
+
+
+def _range(values: FloatArray) -> str:
+    low, high = values.min(), values.max()
+    return f"{low:g} to {high:g}" if low < high else f"{low:g}"
+
+
+def _least_squares(features: FloatArray) -> FloatArray:
+    """Coefficients, none below 0, whose sums over the features come closest to 1 in all rows.
+
+    The best of the least squares over every subset of the columns that leave none below 0: exact for a few columns.
+    """
+    count, ones = features.shape[1], np.ones(len(features))
+    best, least = np.zeros(count), float(len(features))
+    for size in range(1, count + 1):
+        for columns in itertools.combinations(range(count), size):
+            found = np.linalg.lstsq(features[:, columns], ones)[0]
+            missed = float(np.sum((features[:, columns] @ found - 1) ** 2))
+            # Fewer columns first: more must miss less by more than rounding.
+            if np.all(found >= 0) and missed < least - 1e-12:
+                best, least = np.zeros(count), missed
+                best[list(columns)] = found
+    return best
 
 
 def whole_steps_table(rows: Sequence[tuple[float, float, float, float]], source: str) -> MeasuredTable:
@@ -101,7 +127,13 @@ def whole_steps_table(rows: Sequence[tuple[float, float, float, float]], source:
     found = [measured_table(of, source) for of in steps if of]
     if not found:
         raise InputError(f"{source}: a table of step times needs at least one row of batch, width, context and seconds")
-    return replace(found[0], drafted=found[-1], worst_residual=float(np.max([t.worst_residual for t in found])))
+    return replace(
+        found[0],
+        drafted=found[-1],
+        worst_residual=float(np.max([t.worst_residual for t in found])),
+        source="; ".join(dict.fromkeys(t.source for t in found)),
+        most=tuple(np.max([t.most for t in found], axis=0).tolist()),
+    )
 
 
 def load_measured_table(path: Path) -> MeasuredTable:

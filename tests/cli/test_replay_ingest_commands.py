@@ -76,6 +76,17 @@ def test_replay_places_sources_on_hardware(capsys: pytest.CaptureFixture[str]) -
         assert point["pays"] == (point["speedup"] > 1)
 
 
+def test_the_served_model_may_be_in_another_format(capsys: pytest.CaptureFixture[str]) -> None:
+    of = ("--target", "llama3-8b", "--batch", "256")
+    for command in (("replay", "smollm2", "-s", "ngram"), ("ingest", METRICS)):
+        plain, fp8 = (document(capsys, *command, *of, *format) for format in ((), ("--quantization", "fp8")))
+        assert [d.pop("inputs")["quantization"] for d in (plain, fp8)] == [None, "fp8"]
+        assert json.dumps(plain) != json.dumps(fp8)
+        code, _, said = run(capsys, *command, "--quantization", "fp8")
+        assert (code, said.count("\n")) == (2, 1)
+        assert "--target" in said
+
+
 def test_replay_alert_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "shift.jsonl"
     repeating = [[1, 2, 3, 4] * 10, [1, 2, 3, 4] * 10]
