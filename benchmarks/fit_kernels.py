@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,10 +56,12 @@ GEMM_FORMATS: Final = {
 }
 EXPERT_FORMATS: Final = {**GEMM_FORMATS, "w4a16_mxfp4": "mxfp4"}
 STORED: Final = {"fp8-block": "fp8-block128", "int4": "int4-gptq-g128"}
-UNGATED: Final = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
-"""Shapes (hidden, inter) of experts with two matrices instead of three (Nemotron)."""
+UNGATED: Final = {(2688, 1856, 128), (2048, 5120, 512), (1024, 2688, 512), (4096, 2688, 512), (8192, 5120, 512)}
+"""Shapes (hidden, inter, experts) of experts with two matrices instead of three (Nemotron)."""
+SHAPE: Final = ("hidden_size", "inter_size", "num_experts")
 ROWS: Final = (1, 16, 64, 128, 256, 512, 1024)
-TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 1024)
+EXPERT_ROWS: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 64)
+"""Rows per expert between which a factor on the time of experts is drawn out."""
 BYTES: Final = tuple(2.0**e for e in (16, 19, 21, 22, 23, 24, 25, 25.6, 26, 26.5, 27, 28, 29, 31, 33))
 CURRENT: Final = {"0.24.0", "0.5.14", "1.3.0rc20"}
 """Versions of vLLM, SGLang and TensorRT-LLM whose tables AISimulate predicts from unless asked otherwise."""
@@ -195,9 +198,11 @@ def fit_gemm(source: Source, table: Table, key: str) -> GemmLaw | None:
     return GemmLaw(**{**_plain(law(x)), "fit": fit})
 
 
-def fit_attention(source: Source, table: Table, size: float) -> AttentionLaw | None:
-    """Attention of one query per request over at least 32 cached tokens."""
+def fit_attention(source: Source, table: Table, size: float, *, windowed: bool) -> AttentionLaw | None:
+    """Attention of one query per request over at least 32 cached tokens: of all of them, or of a window."""
     window = table.get("window_size", np.zeros_like(table["step"]))
+    table = where(table, (window > 0) == windowed)
+    window = window[(window > 0) == windowed]
     length = table["step"] + 1
     length = np.where(window > 0, np.minimum(length, window), length).astype(float)
     table = {
@@ -245,9 +250,14 @@ def fit_attention(source: Source, table: Table, size: float) -> AttentionLaw | N
 
 
 def fit_latent(source: Source, table: Table, key: str) -> LatentLaw | None:
-    """A latent-attention block of DeepSeek-V3's shape by heads on the rank, projections included."""
-    size = lookup(STORED.get(key, key)).bytes
-    table = where(table, table["kv_cache_dtype"] == "bfloat16")
+    """A latent-attention block of DeepSeek-V3's shape by heads on the rank, projections included.
+
+    Under ``core`` without them; with ``-kv8`` in the key over a cache in 8 bits.
+    """
+    cached = "fp8" if key.endswith("-kv8") else "bfloat16"
+    key = key.removesuffix("-kv8")
+    size = 0.0 if key == "core" else lookup(STORED.get(key, key)).bytes
+    table = where(table, table["kv_cache_dtype"] == cached)
     table = {
         "h": table["num_heads"].astype(float),
         "b": table["batch_size"].astype(float),
@@ -271,12 +281,13 @@ def fit_latent(source: Source, table: Table, key: str) -> LatentLaw | None:
 
     def predict(x: FloatArray, t: Table) -> FloatArray:
         h = t["h"]
-        absorbed = h * 512 * 256
-        params = 7168 * 2112 + h * (192 * 1536 + 128 * 7168)
+        absorbed = h * 512 * 256 * (size > 0)
+        params = (7168 * 2112 + h * (192 * 1536 + 128 * 7168)) * (size > 0)
         moved = params * size + 2 * absorbed
         peaks = source.card.bandwidth, source.card.flops["bfloat16"]
         flops = 2 * h * (576 + 512)
-        return latent_s(law(x), t["b"], t["t"], 1, moved, params + absorbed, 576 * 2.0, flops, *peaks)
+        row = 576 * (1.0 if cached == "fp8" else 2.0)
+        return latent_s(law(x), t["b"], t["t"], 1, moved, params + absorbed, row, flops, *peaks)
 
     x, fit = fitted(
         table,
@@ -295,24 +306,36 @@ def padded_width(width: FloatArray, key: str) -> FloatArray:
 
 
 def fit_experts(source: Source, table: Table, key: str) -> ExpertsLaw | None:
-    """Fused routed experts under skewed routing, divided by their width, up to 1024 tokens and 16 ranks."""
+    """Fused routed experts under even and skewed routing alike, divided by their width, up to 1024 tokens and 16 ranks.
+
+    Of the kernels that an engine chooses among by shape, the one that most gated shapes take; with ``-ungated`` in the
+    key the one of two matrices, where that is another.
+    """
     names = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size")
+    kernel = np.array([str(k) for k in table["kernel_source"]])
     chosen = (
         (table["num_tokens"] <= 1024)
         & (table["moe_tp_size"] <= 16)
         & (table["moe_ep_size"] == 1)
-        & (table["distribution"] != "balanced")
-        # A stand-in of another activation, measured for a single model.
-        & np.array(["situ_as_silu" not in str(kernel) for kernel in table["kernel_source"]], bool)
+        # A stand-in of another activation, measured for a single model; a mode that nobody runs unasked.
+        & ~np.char.count(kernel, "situ_as_silu").astype(bool)
+        & ~np.char.count(kernel, "min_latency").astype(bool)
     )
+    two = np.array([shape in UNGATED for shape in zip(*(table[n] for n in SHAPE), strict=True)], bool)
+    asked, key = key, key.removesuffix("-ungated")
+    common = Counter(kernel[chosen & ~two]).most_common(1)
+    main = common[0][0] if common else ""
+    if "-ungated" in asked:
+        chosen &= two & (kernel != main)
+    elif main:
+        chosen &= kernel == main
     table = where(table, chosen)
     if table["latency"].size < 100:
         return None
     size = lookup(STORED.get(key, key)).bytes
-    gated = [3 - ((h, i) in UNGATED) for h, i in zip(table["hidden_size"], table["inter_size"], strict=True)]
     table = {
         **{n: table[n].astype(float) for n in names},
-        "matrices": np.array(gated, float),
+        "matrices": 3.0 - two[chosen],
         "latency": table["latency"],
     }
 
@@ -324,7 +347,7 @@ def fit_experts(source: Source, table: Table, key: str) -> ExpertsLaw | None:
             matmul_share=x[3],
             row_s=x[4] * 1e-9,
             spread=x[5],
-            positions=tuple(zip(TOKENS, np.exp(np.cumsum([0.0, *x[6:]])), strict=True)),
+            rows=tuple(zip(EXPERT_ROWS, np.exp(np.cumsum([0.0, *x[6:]])), strict=True)),
         )
 
     def predict(x: FloatArray, t: Table) -> FloatArray:
@@ -332,15 +355,15 @@ def fit_experts(source: Source, table: Table, key: str) -> ExpertsLaw | None:
         params = t["matrices"] * h * padded_width(i / tp, key)
         return experts_s(law(x), m, e, k, params * size, params, h, source.card.bandwidth, source.flops(key))
 
-    # A factor may fall where more touched experts outweigh it: at few tokens.
-    low = [-0.1 if tokens <= 4 else 0.0 for tokens in TOKENS[1:]]
+    # A factor may fall where more touched experts outweigh it: while most experts have no row.
+    low = [-0.4 if rows <= 1 / 4 else -0.1 if rows <= 1 else 0.0 for rows in EXPERT_ROWS[1:]]
     x, fit = fitted(
         table,
         names[1:],
         predict,
         [30, 0.8, 0.1, 0.5, 20, 1] + [0.0] * len(low),
         [0.5, 0.02, 0, 0.01, 0, 0.05, *low],
-        [300, 2, 10, 2, 500, 2] + [0.5] * len(low),
+        [300, 2, 10, 2, 500, 4] + [0.5] * len(low),
     )
     return ExpertsLaw(**{**_plain(law(x)), "fit": fit})
 
@@ -424,21 +447,29 @@ def laws(source: Source, engine: str, only: list[str]) -> Iterator[tuple[str, st
             "attention",
             "attention",
             "generation_attention",
-            {name: ("kv_cache_dtype", name) for name in ("bfloat16", "fp8")},
+            {f"{kv}{span}": ("kv_cache_dtype", kv) for kv in ("bfloat16", "fp8") for span in ("", "-window")},
         ),
         (
             "latent",
             "mla",
             "mla_generation_module",
-            {key: ("gemm_type", name) for name, key in GEMM_FORMATS.items()},
+            {f"{key}{kv}": ("gemm_type", name) for name, key in GEMM_FORMATS.items() for kv in ("", "-kv8")},
         ),
-        ("experts", "moe", "moe", {key: ("moe_dtype", name) for name, key in EXPERT_FORMATS.items()}),
+        ("latent", "mla", "generation_mla", {f"core{kv}": ("mla_dtype", "bfloat16") for kv in ("", "-kv8")}),
+        (
+            "experts",
+            "moe",
+            "moe",
+            {f"{key}{two}": ("moe_dtype", name) for name, key in EXPERT_FORMATS.items() for two in ("", "-ungated")},
+        ),
         ("recurrent", "linear_attention", "gdn", {"gated_delta_net": ("phase", "generation")}),
         ("recurrent", "kda", "kda", {"kda": ("phase", "generation")}),
         ("reduce", "comm", "custom_allreduce", {"": ("allreduce_dtype", "bfloat16")}),
     ]
+    whole = False
     for kind, folder, name, keys in kinds:
-        if only and kind not in only:
+        # The attention alone tells nothing more where blocks with their projections were measured.
+        if (only and kind not in only) or (name == "generation_mla" and whole):
             continue
         found: set[str] = set()
         for version, path in source.versions(folder, engine, name):
@@ -450,6 +481,7 @@ def laws(source: Source, engine: str, only: list[str]) -> Iterator[tuple[str, st
                 law = fit(source, rows, kind, key) if rows["latency"].size else None
                 if law is not None and not (kind == "gemm" and law.fixed_s > MOST_FLOOR_S):
                     found.add(key)
+                    whole = whole or kind == "latent"
                     yield kind, key, version, law
 
 
@@ -459,7 +491,7 @@ def fit(source: Source, table: Table, kind: str, key: str) -> Any:
         case "gemm":
             return fit_gemm(source, table, key)
         case "attention":
-            return fit_attention(source, table, 1.0 if key == "fp8" else 2.0)
+            return fit_attention(source, table, 1.0 if key.startswith("fp8") else 2.0, windowed=key.endswith("window"))
         case "latent":
             return fit_latent(source, table, key)
         case "experts":

@@ -183,10 +183,10 @@ def experts_s(
 ) -> FloatArray:
     r"""Time of a layer's fused routed experts, seconds; 0 without tokens.
 
-    .. math:: t_0 + f(m)\Big[N\Big(\frac{b_e}{s_W W} + t_e\Big) + \frac{2 m K P_e}{s_F F}
+    .. math:: t_0 + f\Big(\frac{m K}{N_0}\Big)\Big[N\Big(\frac{b_e}{s_W W} + t_e\Big) + \frac{2 m K P_e}{s_F F}
         + t_r\, m K \frac{h}{1024}\Big]
 
-    with N experts touched by :math:`1 + g(m - 1)` tokens.
+    with N of the :math:`N_0` experts touched by :math:`1 + g(m - 1)` tokens.
 
     Parameters
     ----------
@@ -213,9 +213,9 @@ def experts_s(
     read = touched * (expert_bytes / (bandwidth * law.bandwidth_share) + law.expert_s)
     multiplied = 2 * m * per_token * expert_params / (flops * law.matmul_share)
     busy = read + multiplied + law.row_s * m * per_token * hidden / 1024
-    if law.positions:
-        at, factor = np.array(law.positions).T
-        busy = busy * np.interp(m, at, factor)
+    if law.rows:
+        at, factor = np.log(np.array(law.rows)).T
+        busy = busy * np.exp(np.interp(np.log(np.maximum(m, 1e-9) * per_token / count), at, factor))
     return np.where(m > 0, law.fixed_s + busy, 0.0)
 
 

@@ -34,7 +34,7 @@ from specplan.formulas.parameters import (
     outer_weights,
 )
 from specplan.values.formats import NumberFormat
-from specplan.values.kernels import GemmLaw, KernelLaws
+from specplan.values.kernels import GemmLaw, KernelLaws, LatentLaw
 from specplan.values.model import (
     Access,
     Attention,
@@ -54,6 +54,10 @@ LOGIT_BYTES: Final = 10.0
 
 GLUE_PER_LAYER: Final = 3
 """Kernels of a layer that neither multiply nor read the cache: two norms and an activation."""
+
+LATENT_GLUE: Final = 4
+"""Kernels of a latent block beside its multiplications and its attention: two norms, a rotation, a write to the cache;
+where whole blocks were measured, they are inside."""
 
 GLUE_SHARE: Final = 0.8
 """Share of the bandwidth that elementwise kernels reach, as AISimulate assumes for all cards."""
@@ -102,6 +106,7 @@ class LatentKernel:
     count: int
     gemms: tuple[Gemm, ...]
     format: NumberFormat
+    row_numbers: float
     row_bytes: float
     pair_flops: float
     limit: float
@@ -117,6 +122,7 @@ class ExpertsKernel:
     per_token: int
     expert_params: float
     format: NumberFormat
+    gated: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +190,7 @@ def _layer_kernels(layer: Layer, model: Model, tp: int, kv: NumberFormat) -> Ite
         dense = [w for w in dense if w not in own]
         limit = float(mixer.index_topk) if mixer.index_heads else (mixer.window or np.inf)
         whole = kv_bytes_read(replace(model, layers=(layer,)), 1e9, kv, tp) / 1e9
-        row = (mixer.kv_rank + mixer.rope_dim) * kv.bytes
+        row = mixer.kv_rank + mixer.rope_dim
         yield LatentKernel(
             count=1,
             # Engines absorb the up-projection of the latent into queries and outputs, in 16 bits.
@@ -192,7 +198,8 @@ def _layer_kernels(layer: Layer, model: Model, tp: int, kv: NumberFormat) -> Ite
                 replace(g, format=model.weight_format) if g.name == "kv_b_proj" else g for g in _gemms(own, model, tp)
             ),
             format=format_of(next(w for w in own if w.name == "o_proj"), model),
-            row_bytes=row,
+            row_numbers=row,
+            row_bytes=row * kv.bytes,
             pair_flops=2.0 * mixer.heads / tp * (2 * mixer.kv_rank + mixer.rope_dim),
             limit=limit,
             index_bytes=float(whole) if mixer.index_heads else 0.0,
@@ -221,6 +228,7 @@ def _layer_kernels(layer: Layer, model: Model, tp: int, kv: NumberFormat) -> Ite
             per_token=per_token,
             expert_params=w.size * _rank_fraction(w, tp) * _padding(layer.feed_forward, format_of(w, model), tp),
             format=format_of(w, model),
+            gated=not isinstance(layer.feed_forward, Experts) or layer.feed_forward.gated,
         )
 
 
@@ -481,7 +489,12 @@ def _gemm_time(g: Gemm, laws: KernelLaws, peaks: Peaks, at: PassPoint) -> Kernel
 
 def _attention_times(a: AttentionKernel, laws: KernelLaws, peaks: Peaks, at: PassPoint) -> Iterator[KernelTime]:
     halved = a.row_bytes < 1.5 * a.kv_heads * a.head_dims
-    law = (laws.attention.get("fp8") if halved else None) or laws.attention["bfloat16"]
+    names = [
+        f"{kv}{'-window' * w}"
+        for w in ((1, 0) if a.limit < np.inf else (0,))
+        for kv in ("fp8", "bfloat16")[1 - halved :]
+    ]
+    law = next(laws.attention[name] for name in names if name in laws.attention)
     length, flops = np.minimum(at.context_len, a.limit), peaks.flops("bfloat16")
     shape = (a.heads, a.kv_heads, a.row_bytes, a.head_dims)
     seconds = attention_s(law, at.batch, length, at.width, *shape, peaks.bandwidth, flops)
@@ -493,23 +506,37 @@ def _attention_times(a: AttentionKernel, laws: KernelLaws, peaks: Peaks, at: Pas
         yield _time("norms of queries and keys", a.count, np.asarray(laws.qk_norm_s), 0.0)
 
 
+def _latent_law(laws: KernelLaws, key: str, halved: bool) -> tuple[LatentLaw | None, bool]:
+    """Law of latent attention, of a cache in 8 bits where one was measured, and whether it holds the projections."""
+    for name, whole in ((key, True), ("bfloat16", True), ("core", False)):
+        law = (laws.latent.get(f"{name}-kv8") if halved else None) or laws.latent.get(name)
+        if law is not None:
+            return law, whole
+    return None, False
+
+
 def _latent_times(k: LatentKernel, laws: KernelLaws, peaks: Peaks, at: PassPoint) -> Iterator[KernelTime]:
-    """A latent block by its own law where one was measured; else its projections and a cache read one by one."""
+    """A latent block by its own law where one was measured; else its projections one by one and its core or a cache."""
     bandwidth, flops = peaks.bandwidth, peaks.flops("bfloat16")
     length = np.minimum(at.context_len, k.limit)
     read = at.batch * length * k.row_bytes / bandwidth
     index = at.batch * at.context_len * k.index_bytes / bandwidth
     cache = np.maximum(read, at.tokens * length * k.pair_flops / flops) + index
-    law = laws.latent.get(law_key(k.format)) or laws.latent.get("bfloat16")
+    halved = k.row_bytes < 1.5 * k.row_numbers
+    law, whole = _latent_law(laws, law_key(k.format), halved)
     if law is not None:
-        size = sum(g.weight_bytes * g.count for g in k.gemms)
-        params = sum(g.outer * g.inner * g.count for g in k.gemms)
+        size = sum(g.weight_bytes * g.count for g in k.gemms) if whole else 0.0
+        params = sum(g.outer * g.inner * g.count for g in k.gemms) if whole else 0.0
         shape = (size, params, k.row_bytes, k.pair_flops)
         seconds = latent_s(law, at.batch, length, at.width, *shape, bandwidth, flops)
         yield _time("latent attention", k.count, seconds + index / GLUE_SHARE, size / bandwidth + cache)
+    if whole:
         return
     for g in k.gemms:
         yield _gemm_time(replace(g, count=k.count * g.count), laws, peaks, at)
+    yield _time("norms and rotation of latents", k.count, np.asarray(LATENT_GLUE * laws.glue_s), 0.0)
+    if law is not None:
+        return
     heads = k.pair_flops / (2 * k.row_bytes)
     shape = (heads, 1.0, k.row_bytes, k.row_bytes)
     seconds = attention_s(laws.attention["bfloat16"], at.batch, length, at.width, *shape, bandwidth, flops)
@@ -518,7 +545,7 @@ def _latent_times(k: LatentKernel, laws: KernelLaws, peaks: Peaks, at: PassPoint
 
 def _experts_time(e: ExpertsKernel, laws: KernelLaws, peaks: Peaks, at: PassPoint, hidden: int) -> KernelTime:
     key = law_key(e.format)
-    law = laws.experts.get(key) or laws.experts["bfloat16"]
+    law = (None if e.gated else laws.experts.get(f"{key}-ungated")) or laws.experts.get(key) or laws.experts["bfloat16"]
     flops = peaks.flops(key if key in laws.experts and key not in ("int4", "mxfp4") else "bfloat16")
     size = e.expert_params * e.format.bytes
     shape = (e.experts, e.per_token, size, e.expert_params, hidden)

@@ -92,7 +92,7 @@ def _plain(made: type, law: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in law.items():
         if name == "fit":
             out[name] = Fit(**value)
-        elif name in ("shares", "positions"):
+        elif name in ("shares", "positions", "rows"):
             out[name] = _pairs(value)
         elif name in known:
             out[name] = _positive(value, name)
@@ -110,13 +110,19 @@ def _positive(value: Any, name: str) -> float:
     return number
 
 
+_VARIANTS: Final = ("core", "-kv8", "-window", "-ungated")
+"""What a key is called under which one engine's own kernel was measured: no other engine runs it."""
+
+
 def _filled(laws: KernelLaws, engines: Mapping[str, KernelLaws]) -> KernelLaws:
     others = [other for other in engines.values() if other is not laws]
-    merged: dict[str, Any] = {
-        kind: MappingProxyType(
-            {**{k: v for o in reversed(others) for k, v in getattr(o, kind).items()}, **getattr(laws, kind)}
-        )
-        for kind in _LAWS
-    }
+    merged: dict[str, Any] = {}
+    for kind in _LAWS:
+        own = getattr(laws, kind)
+        lent = {
+            k: v for o in reversed(others) for k, v in getattr(o, kind).items() if not any(x in k for x in _VARIANTS)
+        }
+        # A core with the engine's own multiplications is all that a latent block needs.
+        merged[kind] = own if "core" in own else MappingProxyType({**lent, **own})
     reduce = laws.reduce or next((o.reduce for o in others if o.reduce is not None), None)
     return replace(laws, reduce=reduce, **merged)

@@ -287,7 +287,7 @@ def pass_time(
     >>> from specplan.formulas.step import pass_shape
     >>> on, shape = machine(load_accelerator("h100-sxm")), pass_shape(load_model("llama3.1-8b"))
     >>> [round(float(t) * 1e3, 2) for t in pass_time(on, shape, batch=[1, 64], context_len=1000).total_s]
-    [6.18, 9.53]
+    [6.18, 9.54]
     """
     if shape.tp != on.tp:
         raise InputError(f"the model was counted for {shape.tp} ranks, the machine has {on.tp}")

@@ -54,7 +54,10 @@ class AttentionLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentLaw:
-    """A latent-attention block with its projections: floor, weights, per request, cache, arithmetic of both kinds."""
+    """A latent-attention block with its projections: floor, weights, per request, cache, arithmetic of both kinds.
+
+    Under the key ``core`` it is the attention alone: the projections are multiplications of their own.
+    """
 
     fixed_s: float
     bandwidth_share: float
@@ -70,8 +73,8 @@ class LatentLaw:
 class ExpertsLaw:
     """Fused routed experts: floor, per touched expert its bytes and a fixed time, arithmetic, per routed row.
 
-    ``spread`` scales how fast more tokens touch more experts: 1 is uniform routing. ``positions`` pairs token counts
-    with a factor on everything above the floor (kernels are chosen by tokens).
+    ``spread`` scales how fast more tokens touch more experts: 1 is uniform routing. ``rows`` pairs rows per expert
+    (tokens times experts of a token over experts) with a factor on everything above the floor: tiles fill with them.
     """
 
     fixed_s: float
@@ -80,7 +83,7 @@ class ExpertsLaw:
     matmul_share: float
     row_s: float
     spread: float
-    positions: tuple[tuple[float, float], ...] = ()
+    rows: tuple[tuple[float, float], ...] = ()
     fit: Fit | None = None
 
 

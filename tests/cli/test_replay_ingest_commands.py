@@ -79,7 +79,7 @@ def test_replay_places_sources_on_hardware(capsys: pytest.CaptureFixture[str]) -
 def test_the_served_model_may_be_in_another_format(capsys: pytest.CaptureFixture[str]) -> None:
     of = ("--target", "llama3-8b", "--batch", "256")
     for command in (("replay", "smollm2", "-s", "ngram"), ("ingest", METRICS)):
-        plain, fp8 = (document(capsys, *command, *of, *format) for format in ((), ("--quantization", "fp8")))
+        plain, fp8 = (document(capsys, *command, *of, *asked) for asked in ((), ("--quantization", "fp8")))
         assert [d.pop("inputs")["quantization"] for d in (plain, fp8)] == [None, "fp8"]
         assert json.dumps(plain) != json.dumps(fp8)
         code, _, said = run(capsys, *command, "--quantization", "fp8")

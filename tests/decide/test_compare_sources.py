@@ -11,6 +11,7 @@ from specplan.decide.cost import cost
 from specplan.decide.step_setting import Setting, best_kappa, times
 from specplan.decide.step_source import loads, on_engine, step_time
 from specplan.errors import InputError
+from specplan.formulas.parameters import experts_touched
 from specplan.memory.vllm import VllmFlags, predict_vllm
 from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
@@ -135,7 +136,9 @@ def test_verifying_experts_is_dear_at_first_cheap_between_and_dear_again_past_th
     ratio = times(setting, source, of, batch, 512, 2).verify_s / times(setting, NO_SOURCE, of, batch, 512, 0).verify_s
     cheapest = int(ratio.argmin())
     assert ratio[0] > 1.5
-    assert 10 < cheapest < 40
+    assert cheapest < 40
+    # From where a plain pass reads nearly all of them.
+    assert experts_touched(8, 2, batch[cheapest]) > 0.95 * 8
     assert ratio[cheapest] < 1.1
     by_bytes = replace(setting, on=replace(setting.on, laws=None))  # measured kernels rise a little with each expert
     additive = (
