@@ -49,7 +49,17 @@ def model_summary(model: Model, aliases: Sequence[str] = ()) -> dict[str, Any]:
         "state_bytes_per_sequence": whole(float(kv_cache.kv_bytes_stored(model, 0))),
         "mixture_of_experts": parameters.is_routed(model),
         "assumptions": list(model.assumptions),
+        "evidence": evidence(model),
     }
+
+
+def evidence(model: Model) -> str:
+    """What the counts of a model rest on."""
+    if model.assumptions:
+        return "assumed" + (f", {model.evidence}" if model.evidence else "")
+    if "the config is counted" in model.evidence:
+        return f"by its config, against {model.evidence}"
+    return f"exact against {model.evidence}" if model.evidence else "exact by a config fully understood"
 
 
 def print_models(models: Sequence[tuple[Model, Sequence[str]]], console: Console) -> None:
@@ -93,6 +103,7 @@ def print_model(model: Model, aliases: Sequence[str], console: Console) -> None:
     )
     console.print(model.source, style="dim", markup=False, highlight=False)
     console.print(table)
+    console.print(f"counts: {evidence(model)}", markup=False, highlight=False)
 
 
 def accelerator_summary(a: Accelerator) -> dict[str, Any]:

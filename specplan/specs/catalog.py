@@ -130,6 +130,8 @@ def load_model(name_or_path: str | Path, *, endings: bool = True) -> Model:
     model = load_model_and_assumptions(name_or_path, endings=endings)[0]
     for assumed in model.assumptions:
         warnings.warn(f"{model.name}: {assumed}", ModelNote, stacklevel=2)
+    if ";" in model.evidence:
+        warnings.warn(f"{model.name}: {model.evidence}", ModelNote, stacklevel=2)
     return model
 
 
@@ -239,6 +241,18 @@ def _config_path(path: Path) -> Path:
     return download_config(str(path), _not_found(str(path)))
 
 
+def _with_headers(model: Model, path: Path) -> Model:
+    """The model with what the headers of its folder or Hub repository say of its formats; a config alone as it is."""
+    from specplan.specs.headers import folder_headers, with_headers
+    from specplan.specs.huggingface.hub import hub_headers
+
+    on_hub = not path.exists()
+    if on_hub:  # its file lies in a cache, under the name of a revision
+        model = replace(model, name=path.name)
+    tensors = hub_headers(str(path)) if on_hub else folder_headers(path) if path.is_dir() else None
+    return model if tensors is None else with_headers(model, tensors)[0]
+
+
 def _load_path(path: Path) -> tuple[Model, tuple[str, ...]]:
     file = _config_path(path)
     # Imported in the branches, so that specs by name start without the table of architectures.
@@ -249,7 +263,7 @@ def _load_path(path: Path) -> tuple[Model, tuple[str, ...]]:
             from specplan.specs.huggingface.config import read_config
 
             found = read_config(file)
-            return found.model, found.assumptions
+            return _with_headers(found.model, path), found.assumptions
         case ".gguf":
             from specplan.specs.gguf_model import import_gguf
 

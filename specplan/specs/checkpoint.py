@@ -5,13 +5,12 @@ and packing tables of quantised weights are overhead, and a packed matrix counts
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from specplan.formulas.parameters import resident_bytes, resident_params
-from specplan.specs.safetensors import StoredTensor, read_checkpoint
+from specplan.specs.safetensors import StoredTensor
 from specplan.values.model import Model
 
 # What comes with a quantised weight of the same base name: scales, zero points, group indices, packing tables.
@@ -108,6 +107,37 @@ def _packing(tensor: StoredTensor, overhead: set[str], bits: int) -> int:
 _SCALE_NAMES: Final = (".weight_scale", "_scales", ".scales", ".weight.absmax", ".weight_scale_2", "_scale", ".scale")
 
 
+def weight_sizes(stored: list[StoredTensor], model: Model) -> Iterator[tuple[StoredTensor, int, int]]:
+    """Matrices of the decoder: tensor, numbers it stands for, its bytes with the scales and tables of its base name."""
+    overhead = _overhead_names({t.name for t in stored})
+    bits = _packed_bits(model)
+    n_layers = _decoder_layers(model)
+    beside: dict[str, int] = {}
+    for tensor in stored:
+        if tensor.name in overhead:
+            base = _base_name(tensor.name)
+            beside[base] = beside.get(base, 0) + tensor.n_bytes
+    for tensor in stored:
+        if tensor.name in overhead or _BUFFER.search(tensor.name) or _CORRECTION.search(tensor.name):
+            continue
+        role = _role(tensor, n_layers, model.tied_embeddings)
+        if role == "streamed" and not (model.tied_embeddings and _HEAD.search(tensor.name)):
+            numbers = tensor.size * _packing(tensor, overhead, bits)
+            yield tensor, numbers, tensor.n_bytes + beside.pop(_base_name(tensor.name), 0)
+
+
+def _packed_bits(model: Model | None) -> int:
+    return round(model.quantization.payload_bits) if model is not None and model.quantization is not None else 4
+
+
+def _base_name(name: str) -> str:
+    """What a weight and its scales have in common: the name without the ending that tells them apart."""
+    match = _OVERHEAD.search(name)
+    if match:
+        return name[: match.start()]
+    return next(name.removesuffix(end) for end in _WEIGHTS if name.endswith(end))
+
+
 def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> CheckpointSummary:
     """Roles and sizes of stored tensors; with a `model`, compared with what its config implies.
 
@@ -123,7 +153,7 @@ def summarise(tensors: Iterable[StoredTensor], model: Model | None = None) -> Ch
     """
     stored = list(tensors)
     overhead_names = _overhead_names({t.name for t in stored})
-    bits = round(model.quantization.payload_bits) if model is not None and model.quantization is not None else 4
+    bits = _packed_bits(model)
     n_layers = _decoder_layers(model)
     has_head = any(_HEAD.search(t.name) for t in stored)
     tied = model.tied_embeddings if model is not None else not has_head
@@ -211,10 +241,3 @@ def _compared(summary: CheckpointSummary, model: Model, duplicate_head: int) -> 
             f"(formats differ)"
         )
     return replace(summary, disagreements=tuple(notes))
-
-
-def read_folder(folder: Path, model: Model | None = None) -> CheckpointSummary | None:
-    """Summary of the safetensors files in `folder`; None where there are none."""
-    if not any(folder.glob("*.safetensors")) and not (folder / "model.safetensors.index.json").is_file():
-        return None
-    return summarise(read_checkpoint(folder), model)

@@ -7,10 +7,11 @@ from typing import Final
 
 from specplan.errors import InputError, NotFoundError
 from specplan.specs.catalog import is_shipped, load_model
-from specplan.specs.checkpoint import CheckpointSummary, read_folder
+from specplan.specs.checkpoint import CheckpointSummary
 from specplan.specs.gguf_model import import_gguf
+from specplan.specs.headers import folder_headers, with_headers
 from specplan.specs.huggingface.config import Imported, read_config
-from specplan.specs.huggingface.hub import download_config, is_hub_id
+from specplan.specs.huggingface.hub import download_config, hub_headers, is_hub_id
 
 
 def import_source(
@@ -31,7 +32,8 @@ def import_source(
     Returns
     -------
     Imported, CheckpointSummary or None
-        The model, and the headers of the safetensors files beside its config.
+        The model, and the headers of the safetensors files beside its config or in the Hub's repository; where they
+        differ from the config, the model's formats are theirs.
 
     Raises
     ------
@@ -40,7 +42,7 @@ def import_source(
     """
     source = _hub_id_of(source)
     path = Path(source)
-    summary = None
+    tensors = None
     if assume is None and (path.suffix.lower() in (".yaml", ".yml") or (not path.exists() and is_shipped(source))):
         model = load_model(source)
         found = Imported(model=model, assumptions=model.assumptions, model_type=model.model_type)
@@ -51,7 +53,7 @@ def import_source(
                 f"{path}: a folder without config.json; give a checkpoint folder, a config.json or a .gguf file"
             )
         found = read_config(config, assume=assume, allow_unread=allow_unread)
-        summary = read_folder(path, found.model)
+        tensors = folder_headers(path)
     elif path.suffix.lower() == ".gguf":
         if assume is not None:
             raise InputError(f"{path}: --assume applies to configs; a GGUF file states its architecture")
@@ -62,10 +64,15 @@ def import_source(
         missing = NotFoundError(f"{source}: no such file or folder")
         found = read_config(download_config(source, missing), assume=assume, allow_unread=allow_unread)
         found = replace(found, model=replace(found.model, name=source.rpartition("/")[2]))
+        tensors = hub_headers(source)
     else:
         raise NotFoundError(
             f"{source}: no such file or folder; give a config.json, a checkpoint folder or a .gguf file"
         )
+    summary = None
+    if tensors is not None:
+        model, summary = with_headers(found.model, tensors)
+        found = replace(found, model=model)
     if name:
         found = replace(found, model=replace(found.model, name=name))
     return found, summary

@@ -135,6 +135,7 @@ class _ModelSpec(_Strict):
     target_hidden_size: Positive | None = None
     target_layer_ids: tuple[Natural, ...] = ()
     assumptions: tuple[Text, ...] = ()
+    evidence: str = ""
     max_position: Positive | None = None
     quantization: Text | None = None
     unquantized: tuple[Text, ...] = ()
@@ -265,6 +266,7 @@ def _model(spec: _ModelSpec) -> Model:
         target_layer_ids=spec.target_layer_ids,
         assumptions=spec.assumptions,
         model_type=spec.model_type,
+        evidence=spec.evidence,
     )
 
 
@@ -407,6 +409,7 @@ def model_document(file: ModelFile) -> dict[str, Any]:
         "target_hidden_size": model.target_hidden_size,
         "target_layer_ids": list(model.target_layer_ids),
         "assumptions": list(model.assumptions),
+        "evidence": model.evidence,
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "tied_embeddings": model.tied_embeddings,

@@ -119,6 +119,7 @@ _BY_NAME: Final = {name: f for f in (*FORMATS, *GGUF_FORMATS) for name in (f.nam
 _GROUPED: Final = re.compile(r"int([2-8])-(awq|gptq|sym|affine)(?:-g(\d{1,5}))?")
 _MIXED: Final = re.compile(r"mixed-(\d{1,3}(?:\.\d{1,20})?)")
 _ROWS: Final = re.compile(r"(fp8|int[2-8])-channel(?:-k(\d{1,7}))?")
+_ADJUSTED: Final = re.compile(r"([\w-]{1,40})@(\d{1,3}(?:\.\d{1,20})?)")
 _BLOCKS: Final = re.compile(r"fp8-block(\d{1,5})x(\d{1,5})")
 
 
@@ -181,6 +182,15 @@ def mixed(bits: float) -> NumberFormat:
     return _f(f"mixed-{bits!r}", bits)
 
 
+def adjusted(base: NumberFormat, bits: float) -> NumberFormat:
+    """`base` with another overhead: `bits` per number in all, at least its payload.
+
+    >>> adjusted(lookup("fp8"), 8.25).name, adjusted(lookup("fp8"), 8.25).overhead_bits
+    ('fp8@8.25', 0.25)
+    """
+    return _f(f"{base.name.partition('@')[0]}@{bits!r}", base.payload_bits, bits - base.payload_bits)
+
+
 def lookup(name: str) -> NumberFormat:
     """Format by canonical name or alias; families take their parameters in the name.
 
@@ -206,6 +216,11 @@ def lookup(name: str) -> NumberFormat:
         return channelwise(match[1], int(match[2] or 0))
     if match := _MIXED.fullmatch(wanted):
         return mixed(float(match[1]))
+    if match := _ADJUSTED.fullmatch(wanted):
+        base, bits = lookup(match[1]), float(match[2])
+        if bits < base.payload_bits:
+            raise InputError(f"number format {name[:40]!r}: fewer bits than the {base.payload_bits:g} of its numbers")
+        return adjusted(base, bits)
     if (match := _BLOCKS.fullmatch(wanted)) and int(match[1]) and int(match[2]):
         return _f(wanted, 8, 32 / (int(match[1]) * int(match[2])))
     known = ", ".join(f.name for f in FORMATS)

@@ -350,6 +350,9 @@ class Model:
         For a draft head: target layers whose states it reads, where its config lists them.
     assumptions : tuple of str
         What the counts rest on beside the config: defaults taken, fields not understood. Empty for exact counts.
+    evidence : str
+        What the counts and formats were checked against beside the config: ``headers of 291 tensors``, and where those
+        differ. Empty for a config or spec alone.
     model_type : str
         The Hugging Face model type where the model was imported from one; empty otherwise.
     """
@@ -378,3 +381,4 @@ class Model:
     target_layer_ids: tuple[int, ...] = ()
     assumptions: tuple[str, ...] = ()
     model_type: str = ""
+    evidence: str = ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from given_checkpoints import TINY, tiny_tensors, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,50 +22,10 @@ from specplan.specs.importing import import_source
 from specplan.specs.safetensors import (
     MAX_HEADER_BYTES,
     StoredTensor,
-    header_bytes,
     parse_header,
     read_checkpoint,
     read_safetensors,
 )
-
-TINY = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 128,
-    "vocab_size": 256,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
-
-
-def tiny_tensors(dtype: str = "BF16", layers: int = 2) -> dict[str, tuple[str, tuple[int, ...]]]:
-    found: dict[str, tuple[str, tuple[int, ...]]] = {"model.embed_tokens.weight": (dtype, (256, 64))}
-    for i in range(layers):
-        for name, shape in (
-            ("self_attn.q_proj", (64, 64)),
-            ("self_attn.k_proj", (32, 64)),
-            ("self_attn.v_proj", (32, 64)),
-            ("self_attn.o_proj", (64, 64)),
-            ("mlp.gate_proj", (128, 64)),
-            ("mlp.up_proj", (128, 64)),
-            ("mlp.down_proj", (64, 128)),
-        ):
-            found[f"model.layers.{i}.{name}.weight"] = (dtype, shape)
-        found[f"model.layers.{i}.input_layernorm.weight"] = (dtype, (64,))
-        found[f"model.layers.{i}.post_attention_layernorm.weight"] = (dtype, (64,))
-    return found | {"model.norm.weight": (dtype, (64,)), "lm_head.weight": (dtype, (256, 64))}
-
-
-def write(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -> None:
-    """File with a true header and data of zeros that take no disk."""
-    header = header_bytes(tensors)
-    end = max((e["data_offsets"][1] for e in json.loads(header).values()), default=0)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(header)) + header)
-        file.truncate(8 + len(header) + end)
 
 
 def test_a_folder_that_agrees_with_its_config(tmp_path: Path) -> None:

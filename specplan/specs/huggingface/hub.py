@@ -1,6 +1,7 @@
 """Configs from the Hugging Face Hub, where ``huggingface_hub`` is installed and the network allows.
 
-Only ``config.json`` (and ModelOpt's ``hf_quant_config.json``) is fetched: no weights, no code.
+Only ``config.json`` (and ModelOpt's ``hf_quant_config.json``) and the headers of safetensors files, by byte ranges, are
+fetched: no weights, no code.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from specplan.errors import InputError, NotFoundError
+from specplan.specs.safetensors import DTYPE_BITS, MAX_SHARDS, StoredTensor
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
@@ -76,3 +78,37 @@ def download_config(model_id: str, otherwise: NotFoundError) -> Path:
     with contextlib.suppress(HfHubHTTPError, LocalEntryNotFoundError, OSError):  # most models have none
         hf_hub_download(model_id, "hf_quant_config.json", etag_timeout=5)
     return found
+
+
+def hub_headers(model_id: str) -> tuple[StoredTensor, ...] | None:
+    """Tensors of ``owner/name``, by byte ranges of its safetensors files; None where it has none or nobody is asked.
+
+    Raises
+    ------
+    InputError
+        For a header that cannot be.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, SafetensorsParsingError
+
+    if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
+        return None
+    try:
+        found = HfApi().get_safetensors_metadata(model_id)
+    except (NotASafetensorsRepoError, HfHubHTTPError, OSError):
+        return None
+    except SafetensorsParsingError as error:
+        raise InputError(f"{model_id}: {str(error).splitlines()[0][:200]}") from None
+    if len(found.files_metadata) > MAX_SHARDS:
+        raise InputError(f"{model_id}: names {len(found.files_metadata)} files, more than {MAX_SHARDS}")
+    tensors = {}
+    for file in found.files_metadata.values():
+        for name, entry in file.tensors.items():
+            size = entry.data_offsets[1] - entry.data_offsets[0]
+            shape = tuple(entry.shape)
+            bits = DTYPE_BITS.get(entry.dtype)
+            tensor = StoredTensor(name=name, dtype=entry.dtype, shape=shape, n_bytes=size)
+            if bits is None or min(shape, default=0) < 0 or size != -(-bits * tensor.size // 8) or name in tensors:
+                raise InputError(f"{model_id}: tensor {name[:80]!r} of {entry.dtype} {shape} in {size} bytes cannot be")
+            tensors[name] = tensor
+    return tuple(tensors.values())
