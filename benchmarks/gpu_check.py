@@ -38,11 +38,12 @@ from specplan.harness.load import SMOLLM2, load_llama
 from specplan.harness.loop import Request, SpeculativeLoop
 from specplan.harness.ngram_window import NgramWindow
 from specplan.harness.pass_times import timed
-from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
+from specplan.harness.prompts import read_requests, stop_ids_of, tokenizer_of
 from specplan.harness.sources import Drafts, NoSource, draft_length, read_source
 from specplan.harness.verifiers import Sampling
 from specplan.propose.build import proposer_of
 from specplan.propose.spelling import parse_source
+from specplan.records.prompts import prompt_file
 from specplan.records.tally import Tally
 from specplan.report.json_document import render
 from specplan.specs.catalog import load_model
@@ -181,7 +182,7 @@ def alpha_section(check: Check, budget: float) -> dict[str, Any]:
     else:
         target = load_llama(SMOLLM2, dtype=torch.float32, device=str(check.device))
         tokenizer = tokenizer_of(SMOLLM2)
-        requests = [r for name in ("copy", "open") for r in read_prompts(prompt_file(name), tokenizer, limit=16)]
+        requests = [r for name in ("copy", "open") for r in read_requests(prompt_file(name), tokenizer, limit=16)]
         stops, tokens, batch, sources = stop_ids_of(tokenizer), 64, 16, SOURCES
     drafts = Drafts(target)
     rows: list[dict[str, Any]] = []

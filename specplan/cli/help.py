@@ -77,6 +77,9 @@ PANELS: Final[dict[str, frozenset[str]]] = {
             "--tpot",
             "--e2e",
             "--prompts",
+            "--server",
+            "--server-plain",
+            "--plain-body",
             "--max-tokens",
             "--limit",
             "--order",
@@ -169,7 +172,7 @@ EVERYWHERE: Final = (
 )
 """Options that every command with a table takes (see `specplan.cli.app`)."""
 
-EXAMPLES: Final[dict[str, tuple[str, str]]] = {
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "cost": (
         "specplan cost llama3-70b --draft llama3.2-1b --gpu h100-sxm --tp 4 --alpha 0.7",
         "specplan cost qwen3-8b --source ngram:alpha=.7,k=5 --gpu l40s --json",
@@ -202,6 +205,7 @@ EXAMPLES: Final[dict[str, tuple[str, str]]] = {
     "measure": (
         "specplan measure --demo --tiny",
         "specplan measure --source suffix --prompts copy --limit 1 --max-tokens 8 -o runs/suffix",
+        "specplan measure --server http://127.0.0.1:8000 --server-plain http://127.0.0.1:8001 --concurrency 1,8",
     ),
     "bench": (
         "specplan bench smollm2-135m --layers 1 --batch 1 --width 1,4 --context 64 --repeats 2 --gpu h100-sxm",

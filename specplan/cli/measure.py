@@ -1,5 +1,7 @@
 """`specplan measure`."""
 
+from pathlib import Path
+
 import typer
 
 
@@ -25,6 +27,14 @@ def measure(
     device: str = typer.Option("cpu", "--device", help="cpu, cuda, cuda:1, ..."),
     threads: int = typer.Option(None, "--threads", help="CPU threads of torch."),
     seed: int = typer.Option(0, "--seed", help="Of every draw."),
+    server: str = typer.Option(None, "--server", help="Address of a running server with speculation (OpenAI's API)."),
+    server_plain: str = typer.Option(None, "--server-plain", help="Another of the same model without speculation."),
+    plain_body: str = typer.Option(
+        None, "--plain-body", help="JSON by which a request leaves drafts out, where --server allows it per request."
+    ),
+    concurrency: list[str] = typer.Option(["1"], "--concurrency", help="With --server: requests at a time, 1,4,8."),
+    key_variable: str = typer.Option(None, "--key-variable", help="Environment variable with the servers' API key."),
+    yes: bool = typer.Option(False, "--yes", help="With --server: send; without this or --limit it only says what."),
     runner: str = typer.Option("own", "--runner", help="own: the loop of this package; vllm: an installed vLLM."),
     demo: bool = typer.Option(False, "--demo", help="SmolLM2-135M with n-gram, suffix and a self-draft on both sets."),
     tiny: bool = typer.Option(False, "--tiny", help="3 prompts per file, 40 tokens: a look in under two minutes."),
@@ -34,9 +44,31 @@ def measure(
 
     Every step is written to the output folder as it happens; the same command takes up a killed run.
     """
-    from pathlib import Path
-
     from specplan.errors import InputError
+
+    if server is not None:
+        if source or demo:
+            raise InputError(f"--server {server}: what drafts is the server's own; leave out --source and --demo")
+        _measure_server(
+            server,
+            server_plain,
+            plain_body,
+            prompts,
+            _counts(concurrency),
+            Path(output or "runs/server"),
+            limit=min(limit or 3, 3) if tiny else limit,
+            max_tokens=min(max_tokens, 40) if tiny else max_tokens,
+            temperature=temperature,
+            seed=seed,
+            key_variable=key_variable,
+            yes=yes,
+            json=json,
+        )
+        return
+    if server_plain is not None or plain_body is not None:
+        raise InputError(
+            "--server-plain and --plain-body stand beside --server; give the address of the one that drafts"
+        )
     from specplan.files.writing import write_whole
     from specplan.harness.job import MeasureJob, run_job
     from specplan.report import json_document, measure_report
@@ -65,7 +97,7 @@ def measure(
         seed=seed,
         runner=runner,
     )
-    with Bars() as bars:
+    with Bars(early=True) as bars:
         found = run_job(job, folder, progress=bars.update)
     passes = found.passes
     document = measure_report.measure_document(
@@ -85,3 +117,94 @@ def measure(
         return
     measure_report.print_measurement(found.speeds, passes, found.mean_context_len, console, found.warm_up_s)
     typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and plane.svg")
+
+
+def _counts(texts: list[str]) -> list[int]:
+    """Counts of a repeated or comma-separated option."""
+    from specplan.cli.options import counts
+
+    return [n for text in texts for n in counts(text)]
+
+
+def _measure_server(
+    server: str,
+    plain: str | None,
+    plain_body: str | None,
+    prompts: list[str],
+    concurrency: list[int],
+    folder: Path,
+    *,
+    limit: int | None,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    key_variable: str | None,
+    yes: bool,
+    json: bool,
+) -> None:
+    """Measure a running server, or say what would be sent."""
+    import os
+    from json import dumps
+
+    from specplan.errors import InputError
+    from specplan.files.documents import json_object
+    from specplan.files.writing import make_folder, write_whole
+    from specplan.ingest.server_run import ServerJob, run_server
+    from specplan.ingest.step_table import step_table
+    from specplan.records.prompts import prompt_file, read_prompts
+    from specplan.report.console import Console
+    from specplan.report.json_document import render
+    from specplan.report.progress import Bars
+    from specplan.report.server_report import cost_sentence, print_server, server_document
+
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit {limit}: must be at least 1")
+    sets = prompts or ["copy", "open"]
+    if key_variable is not None and key_variable not in os.environ:
+        raise InputError(f"--key-variable {key_variable}: no such variable in the environment")
+    job = ServerJob(
+        server=server,
+        plain=plain,
+        plain_body={} if plain_body is None else json_object(plain_body, "--plain-body"),
+        prompts=tuple(p for name in sets for p in read_prompts(prompt_file(name), limit=limit)),
+        concurrency=tuple(concurrency),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        key="" if key_variable is None else os.environ[key_variable],
+    )
+    inputs = {
+        "server": server,
+        "server_plain": plain,
+        "plain_body": plain_body,
+        "prompts": sets,
+        "limit": limit,
+        "concurrency": concurrency,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+    }
+    if not yes and limit is None:
+        if json:
+            typer.echo(render(server_document(inputs, job.cost())))
+            return
+        where = server if plain is None else f"{server} and {plain}"
+        typer.echo(cost_sentence(job.cost(), where=where, at=", ".join(map(str, concurrency))))
+        typer.echo("nothing was sent; add --yes, or --limit N for N prompts of each file")
+        return
+    make_folder(folder)
+    with Bars(early=True) as bars:
+        run = run_server(job, progress=bars.update)
+    document = server_document(
+        inputs | {"models": run.models}, job.cost(), run.speeds, context_len=run.context_len, notes=run.notes
+    )
+    write_whole(folder / "requests.jsonl", "".join(dumps(row) + "\n" for row in run.rows))
+    for name, page in run.pages.items():
+        write_whole(folder / f"{name}.prom", page)
+    write_whole(folder / "summary.json", render(document) + "\n")
+    write_whole(folder / "steps.json", render(step_table(run.observed, run.context_len)) + "\n")
+    if json:
+        typer.echo(render(document))
+        return
+    print_server(run.speeds, run.notes, Console(wide=True))
+    typer.echo(f"wrote {folder}/requests.jsonl, summary.json, the pages of counters, and steps.json for --measured")

@@ -71,6 +71,7 @@ def replay(
     from specplan.replay.shapes import Fields
     from specplan.replay.summary import best_of, replayed
     from specplan.replay.text import TextEncoder
+    from specplan.report.progress import Bars
     from specplan.report.replay_report import ReplayFacts
     from specplan.runners import runner_of
     from specplan.specs.catalog import load_target
@@ -104,14 +105,16 @@ def replay(
         else TextEncoder(Path(tokenizer), None if chat_template is None else Path(chat_template)),
         broken=BrokenLog(fatal=strict, remedy="; leave out --strict to count and skip such lines"),
     )
-    result = run(
-        plan,
-        reader,
-        runner=runner_of(on, jobs),
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        per_request=None if per_request is None else Path(per_request),
-        records=None if records is None else Path(records),
-    )
+    with Bars() as bars:
+        result = run(
+            plan,
+            reader,
+            runner=runner_of(on, jobs),
+            checkpoint=None if checkpoint is None else Path(checkpoint),
+            per_request=None if per_request is None else Path(per_request),
+            records=None if records is None else Path(records),
+            progress=bars.update,
+        )
     sources = replayed(result, pair=pair, batch=batch, context_len=units.parse_count(context))
     best = best_of(sources) if grid else None
     facts = ReplayFacts(
@@ -125,8 +128,6 @@ def replay(
     )
     budgets: tuple[AdaptiveReplay, ...] = ()
     if adaptive and pair is not None:
-        from specplan.report.progress import Bars
-
         loads, read = sorted({1, 16, 64, 256, batch}), list(reader.read(plan.paths))
         with Bars() as bars:
             length = units.parse_count(context)

@@ -12,6 +12,7 @@ import numpy as np
 
 from specplan.decide.documents import measured_source
 from specplan.decide.measured import MeasuredSource
+from specplan.decide.served_speed import is_impossible, verdict_of
 from specplan.decide.source import Placed, placed
 from specplan.errors import InputError
 from specplan.formulas.emitted import expected_emitted
@@ -94,17 +95,12 @@ class MeasuredSpeed:
     @property
     def impossible(self) -> bool:
         """Whether the speedup lies above the tokens per step: then a drafted step was faster than a plain one."""
-        most = self.measured.tokens_per_step or math.inf
-        return (self.speedup / 1.05 if self.speedup_low is None else self.speedup_low) > most
+        return is_impossible(self.speedup, self.speedup_low, self.measured.tokens_per_step)
 
     @property
     def verdict(self) -> str:
         """``pays``, ``does not pay``, ``uncertain`` or ``impossible``, from the interval; uncertain without one."""
-        if self.impossible:
-            return "impossible"
-        if self.speedup_low is None or self.speedup_high is None:
-            return "uncertain"
-        return "pays" if self.speedup_low > 1 else "does not pay" if self.speedup_high < 1 else "uncertain"
+        return verdict_of(self.speedup, self.speedup_low, self.speedup_high, self.measured.tokens_per_step)
 
     @property
     def speedup(self) -> float:

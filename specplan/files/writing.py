@@ -77,6 +77,14 @@ def write_whole(path: Path, text: str | bytes) -> None:
         fresh.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, or say why it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made ({error.strerror})") from error
+
+
 class Lines:
     r"""Lines of JSON that are written as they come, by one process at a time.
 

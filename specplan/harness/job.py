@@ -11,10 +11,11 @@ from specplan.errors import InputError
 from specplan.harness.load import DTYPES, load_causal_lm, local_model
 from specplan.harness.loop import RULES, Request
 from specplan.harness.measure import Measurement, Progress, Settings, measure
-from specplan.harness.prompts import prompt_file, read_prompts, stop_ids_of, tokenizer_of
+from specplan.harness.prompts import read_requests, stop_ids_of, tokenizer_of
 from specplan.harness.sources import ModelSource, Source, read_source
 from specplan.harness.vllm_runner import VllmJob, run_vllm
 from specplan.harness.vocabularies import vocabulary_mappings
+from specplan.records.prompts import prompt_file
 
 RUNNERS: Final = ("own", "vllm")
 
@@ -83,7 +84,7 @@ def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) 
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     tokenizer = tokenizer_of(job.target)
-    requests: Sequence[Request] = [r for file in files for r in read_prompts(file, tokenizer, limit=job.limit)]
+    requests: Sequence[Request] = [r for file in files for r in read_requests(file, tokenizer, limit=job.limit)]
     if job.runner == "vllm":
         engine = VllmJob(
             target=job.target,

@@ -17,7 +17,7 @@ from specplan.decide.measured import MeasuredSource, summarise
 from specplan.decide.measured_speed import MeasuredSpeed, PassTimes, measured_speed
 from specplan.errors import InputError
 from specplan.files.lines import BrokenLog, read_lines
-from specplan.files.writing import Lines
+from specplan.files.writing import Lines, make_folder
 from specplan.formulas.speedup import paired_speedup
 from specplan.harness.causal_lm import CausalLM
 from specplan.harness.loop import Generated, Request, SpeculativeLoop
@@ -173,14 +173,6 @@ def measure(
     else:
         check_inputs(steps_path, inputs)
     return _put_together(ordered, list(read_steps(steps_path)), _read_lines(folder / PASSES_FILE), inputs, folder)
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of a run, or say why it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror})") from error
 
 
 def check_inputs(path: Path, inputs: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from specplan.decide.engine_speed import EngineSpeed
 from specplan.decide.measured import MeasuredSource, summarise
 from specplan.errors import InputError, SpecplanError, UnsupportedError
+from specplan.files.writing import make_folder
 from specplan.harness.load import SMOLLM2, from_local, refuse_code, smollm2_gguf
 from specplan.harness.loop import Generated, Request
 from specplan.harness.measure import (
@@ -31,7 +32,6 @@ from specplan.harness.measure import (
     Settings,
     by_tag,
     check_inputs,
-    make_folder,
 )
 from specplan.harness.sources import ModelSource, NoSource, Source, draft_length
 from specplan.propose.rules import NgramSource, SuffixSource

@@ -1,7 +1,7 @@
 """Prometheus text of vLLM, SGLang, TensorRT-LLM and llama.cpp: counters of one scrape, or of the window between two."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -128,6 +128,23 @@ def between(before: Scrape, after: Scrape) -> tuple[Scrape, tuple[str, ...]]:
     notes.extend(f"{name} is in the first scrape but not in the second; not counted" for name in gone if "spec" in name)
     window = Scrape(origin=after.origin, values=values, not_finite=after.not_finite, counters=after.counters)
     return window, tuple(dict.fromkeys(notes))
+
+
+def pooled(windows: Sequence[Scrape]) -> Scrape:
+    """Windows of one server as one: sums of what each counted; gauges as they are in the last."""
+    last = windows[-1]
+    values = dict(last.values)
+    counters = frozenset().union(*(w.counters for w in windows))
+    for window in windows[:-1]:
+        for key, value in window.values.items():
+            if key[0] in counters:
+                values[key] = values.get(key, 0.0) + value
+    return Scrape(origin=last.origin, values=values, not_finite=last.not_finite, counters=counters)
+
+
+def counted(scrape: Scrape, name: str) -> float:
+    """Sum of a counter over all labels; 0 where there is none."""
+    return sum(value for (found, _), value in scrape.values.items() if found == name)
 
 
 def _engine(labels: Labels) -> Labels:

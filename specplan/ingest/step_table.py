@@ -40,15 +40,18 @@ def _tokens_per_answer(seen: Observation) -> float:
     return tokens_per_step(speed.chunk_s, speed.token_s)
 
 
-def _drafted(seen: Observation) -> int | None:
-    """Drafted tokens of a drafted step; 0 of an engine that does not draft, None where it is not told."""
+def _drafted(seen: Observation) -> float | None:
+    """Mean drafted tokens of a step, those without a draft included where they are counted.
+
+    0 of an engine that does not draft, None where it is not told.
+    """
     if seen.tally is None:
         known = None if seen.means is None else seen.means.draft_len or seen.means.chain_len
         speculates = seen.means is not None and (seen.means.tokens_per_drafted_step or seen.means.accepted_per_drafted)
         return None if speculates and not known else known or 0
     if not seen.tally.drafts or seen.tally.drafted_tokens is None:
         return 0 if seen.tally.drafts == 0 else None
-    return max(round(seen.tally.drafted_tokens / seen.tally.drafts), 1)
+    return seen.tally.drafted_tokens / (seen.tally.steps or seen.tally.drafts)
 
 
 def step_table(observed: Sequence[Observation], context_len: int = 0) -> dict[str, Any]:

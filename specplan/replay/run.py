@@ -1,6 +1,6 @@
 """Replay of a whole trace through any number of sources: batches, replicas, checkpoints, results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +147,9 @@ class ReplayResult:
     notes: tuple[str, ...] = ()
 
 
+Progress = Callable[[str, int, int], None]
+
+
 def run(
     plan: ReplayPlan,
     reader: TraceReader,
@@ -155,6 +158,7 @@ def run(
     checkpoint: Path | None = None,
     per_request: Path | None = None,
     records: Path | None = None,
+    progress: Progress = lambda *_: None,
 ) -> ReplayResult:
     """Replay a trace.
 
@@ -171,6 +175,8 @@ def run(
         File for one JSON line per request and source.
     records : Path or None
         File for the single steps, as `specplan.records.StepWriter` writes them.
+    progress : callable
+        Told what is worked on, how much is done, and of how much (0: unknown; requests are estimated from bytes).
 
     Raises
     ------
@@ -193,7 +199,7 @@ def run(
         arrived: list[RecordedRequest] = []
         names: list[str] = []
         n_requests = n_tokens = 0
-        for result in _batch_results(plan, reader, task, work, saved):
+        for result in _batch_results(plan, reader, task, work, saved, progress):
             reader.broken.extend(result.broken, list(result.first_broken))
             reader.step_orders += result.step_orders
             n_requests, n_tokens = n_requests + len(result.ids), n_tokens + result.tokens
@@ -211,7 +217,9 @@ def run(
             raise InputError(f"no request in {', '.join(map(str, plan.paths[:3]))} could be used{first}")
         if plan.order == "recorded" and reader.broken.count:
             raise InputError(f"--order recorded needs every request of the trace; {reader.broken.first[0]}")
-        for source, members, counted in _replica_results(plan, shared, arrived, names, work, saved, steps is not None):
+        for source, members, counted in _replica_results(
+            plan, shared, arrived, names, work, saved, steps is not None, progress
+        ):
             results[source].add(counted)
             rows.write(source, [arrived[i].id for i in members], [arrived[i].tag for i in members], counted.counts)
             _write_steps(steps, source, counted)
@@ -233,13 +241,17 @@ _OTHER_ORDER: Final = (
 
 
 def _batch_results(
-    plan: ReplayPlan, reader: TraceReader, task: BatchTask, work: Runner, saved: Checkpoint
+    plan: ReplayPlan, reader: TraceReader, task: BatchTask, work: Runner, saved: Checkpoint, progress: Progress
 ) -> Iterator[BatchResult]:
     """Results of all batches in order; finished ones come from the checkpoint, unless their requests are needed."""
     held: dict[int, BatchResult] = {}
+    sizes: dict[int, int] = {}
+    whole = sum(_plain_bytes(path) for path in plan.paths)
+    read = requests = 0
 
     def open_ones() -> Iterator[Any]:
         for batch in batches(reader, plan.paths):
+            sizes[batch.index] = sum(len(line) for _, line in batch.lines)
             known = None if task.keep_requests or task.want_records else saved.batch(batch.index)
             if known is None:
                 yield batch
@@ -252,11 +264,18 @@ def _batch_results(
             yield held.pop(following)
             following += 1
         saved.note_batch(result)
+        read, requests = read + sizes.pop(result.index, 0), requests + len(result.ids)
+        progress("requests", requests, round(requests * max(whole / read, 1.0)) if read and whole else 0)
         yield result
         following += 1
     while following in held:
         yield held.pop(following)
         following += 1
+
+
+def _plain_bytes(path: Path) -> int:
+    """Bytes of a file of lines; 0 of a compressed one, whose lines are longer than the file."""
+    return path.stat().st_size if path.suffix in (".jsonl", ".json") else 0
 
 
 def _replica_results(
@@ -267,6 +286,7 @@ def _replica_results(
     work: Runner,
     saved: Checkpoint,
     want_records: bool,
+    progress: Progress,
 ) -> Iterator[tuple[TokenSource, IntArray, Counted]]:
     """Results of each source with a shared store on each replica's requests."""
     if not shared:
@@ -293,7 +313,8 @@ def _replica_results(
         if known.get((source, replica)) is None
     )
     fresh = iter(work.map(run_replica, tasks))
-    for source, replica in jobs:
+    for done, (source, replica) in enumerate(jobs):
+        progress("sources with a shared store", done, len(jobs))
         counted = known.get((source, replica))
         if counted is None:
             counted = next(fresh)

@@ -21,8 +21,8 @@ class ServedPoint:
         Mean requests per step.
     plain_s, drafted_s : float or None
         Mean inter-token latency without and with speculation, seconds; at least one.
-    kappa : int
-        Drafted tokens per step of the drafted one.
+    kappa : float
+        Mean drafted tokens per step of the drafted one.
     context_len : float
         Mean cached tokens per request, where known.
     """
@@ -30,7 +30,7 @@ class ServedPoint:
     batch: float
     plain_s: float | None = None
     drafted_s: float | None = None
-    kappa: int = 0
+    kappa: float = 0.0
     context_len: float = 0.0
 
 
@@ -78,8 +78,8 @@ def served_rows(points: Sequence[ServedPoint]) -> tuple[tuple[float, float, floa
                 raise InputError(f"{where}: its {name} is {value!r}, expected a number above 0")
         if p.plain_s is None and p.drafted_s is None:
             raise InputError(f"{where}: it has neither a plain nor a drafted step time")
-        if p.drafted_s is not None and p.kappa < 1:
-            raise InputError(f"{where}: a drafted step needs its draft length (kappa {p.kappa})")
+        if p.drafted_s is not None and not p.kappa > 0:
+            raise InputError(f"{where}: a drafted step needs its draft length (kappa {p.kappa:g})")
         if p.plain_s is not None:
             rows.append((float(p.batch), 1.0, float(p.context_len), float(p.plain_s)))
         if p.drafted_s is not None:

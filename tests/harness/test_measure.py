@@ -15,10 +15,11 @@ from specplan.harness.llama import Llama, LlamaShape
 from specplan.harness.load import load_causal_lm, load_llama
 from specplan.harness.loop import Request, SpeculativeLoop
 from specplan.harness.measure import OUTPUTS_FILE, PASSES_FILE, STEPS_FILE, Settings, measure
-from specplan.harness.prompts import prompt_file, read_prompts
+from specplan.harness.prompts import read_requests
 from specplan.harness.sources import Drafts, read_source
 from specplan.harness.verifiers import Sampling
 from specplan.harness.vocabularies import mapping_between
+from specplan.records.prompts import prompt_file
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 
@@ -279,7 +280,7 @@ class Words:
 def test_prompts_of_text_and_of_ids_are_read_with_their_tags(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "one three"}\n\n{"id": "x", "kind": "copy", "prompt_token_ids": [4, 5]}\n')
-    first, second = read_prompts(path, Words())
+    first, second = read_requests(path, Words())
     assert (first.id, first.prompt, first.tag) == ("mine-1", (3, 5), "mine")
     assert (second.id, second.prompt, second.tag) == ("x", (4, 5), "copy")
 
@@ -300,12 +301,12 @@ def test_broken_prompt_files_name_file_and_line(tmp_path: Path, content: str, ne
     path = tmp_path / "mine.jsonl"
     path.write_text(content)
     with pytest.raises(InputError, match=needed):
-        read_prompts(path, Words())
+        read_requests(path, Words())
 
 
 def test_the_shipped_sets_hold_forty_prompts_each() -> None:
     for name in ("copy", "open.jsonl"):
-        requests = read_prompts(prompt_file(name), Words())
+        requests = read_requests(prompt_file(name), Words())
         assert len(requests) >= 40
         assert len({r.id for r in requests}) == len(requests)
     with pytest.raises(InputError, match="copy, open"):

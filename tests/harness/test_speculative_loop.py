@@ -272,10 +272,11 @@ def test_all_requests_of_the_engines_greedy_runs(smollm2: Llama, name: str) -> N
 
 
 def smollm2_prompts(n: int) -> list[Request]:
-    from specplan.harness.prompts import prompt_file, read_prompts, tokenizer_of
+    from specplan.harness.prompts import read_requests, tokenizer_of
+    from specplan.records.prompts import prompt_file
 
     tokenizer = tokenizer_of("smollm2-135m")
-    return [r for name in ("copy", "open") for r in read_prompts(prompt_file(name), tokenizer, limit=n // 2)]
+    return [r for name in ("copy", "open") for r in read_requests(prompt_file(name), tokenizer, limit=n // 2)]
 
 
 @pytest.mark.model
