@@ -13,6 +13,7 @@ from specplan.decide.step_setting import Setting
 from specplan.errors import InputError
 from specplan.report import capacity_report
 from specplan.report.console import Console
+from specplan.report.output_file import check_drawing
 from specplan.runners import runner_of
 from specplan.simulate import capacity as room
 from specplan.simulate.answer import read_load
@@ -49,6 +50,7 @@ class Capacity(Answer, room.Capacity):
 
     def plot(self, kind: str = "pareto") -> Any:
         """Throughput against speed per user (``pareto``), or p95 TTFT over the rate (``rates``), by matplotlib."""
+        check_drawing()
         from specplan.report.queue_plot import draw_pareto, draw_rates
 
         drawn = {"pareto": draw_pareto, "rates": draw_rates}

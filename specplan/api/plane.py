@@ -14,6 +14,7 @@ from specplan.decide.sweep import CONTEXT_END, Sweep, axis_named, default_axis
 from specplan.decide.sweep import sweep as swept
 from specplan.report import plane_report
 from specplan.report.console import Console
+from specplan.report.output_file import check_drawing
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
 from specplan.values.source import Source
@@ -58,6 +59,7 @@ class Picture(Answer):
 
     def plot(self, *, title: str = "", width: float | None = None) -> Any:
         """The picture as a matplotlib figure, of a width in inches."""
+        check_drawing()
         if self.sweep is not None:
             from specplan.report.sweep_plot import draw_sweep
 

@@ -12,6 +12,7 @@ from specplan.decide.step_setting import Setting
 from specplan.errors import InputError
 from specplan.report import simulate_report
 from specplan.report.console import Console
+from specplan.report.output_file import check_drawing
 from specplan.simulate import answer as room
 from specplan.simulate.outcome import Target, read_target
 from specplan.simulate.replicas import Routing
@@ -66,6 +67,7 @@ class Simulated(Answer, room.Simulation):
         InputError
             If the runs were not kept.
         """
+        check_drawing()
         from specplan.report.queue_plot import draw_queue
 
         return draw_queue(self._kept("requests"))

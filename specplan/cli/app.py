@@ -51,8 +51,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 
 
 OPTIONAL: Final[dict[str, str]] = {
-    **dict.fromkeys(("torch", "transformers", "accelerate", "gguf", "safetensors", "numba"), "harness"),
-    **dict.fromkeys(("orjson", "zstandard", "pyarrow", "tokenizers", "prometheus_client", "jinja2"), "replay"),
+    **dict.fromkeys(("torch", "transformers", "accelerate", "gguf", "safetensors"), "harness"),
+    **dict.fromkeys(("numba", "orjson", "zstandard", "pyarrow", "tokenizers", "jinja2"), "replay"),
+    "prometheus_client": "ingest",
+    "matplotlib": "plot",
+    "scipy": "adaptive",
     "ray": "ray",
 }
 """Packages of the extras: where one is missing, the error names the install line."""

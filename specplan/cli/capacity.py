@@ -40,14 +40,14 @@ def capacity(
     """Which cards, how many, speculating or not: the highest rate that holds the targets, and what it costs."""
     from specplan import units
     from specplan.api.capacity import capacity as ask
-    from specplan.report.output_file import PICTURES, output_path
+    from specplan.report.output_file import picture_path
     from specplan.report.progress import Bars
 
     drawn = [(given, kind, title) for given, kind, title in (
         (picture, "pareto", "throughput against speed per user"), (rates_picture, "rates", "latency over rate"),
     ) if given is not None]  # fmt: skip
     for given, _, _ in drawn:
-        output_path(given, PICTURES)
+        picture_path(given)
     with Bars() as bars:
         report = ask(
             target,
@@ -80,7 +80,7 @@ def capacity(
     for given, kind, title in drawn:
         from specplan.report.picture import save
 
-        save(report.plot(kind), output_path(given, PICTURES), title)
+        save(report.plot(kind), picture_path(given), title)
     options.answer(report, json=json)
     if not report.reaches:
         raise typer.Exit(1)

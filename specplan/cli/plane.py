@@ -50,10 +50,10 @@ def plane(
     """
     from specplan.api.plane import plane as ask
     from specplan.api.sources import picture_width
-    from specplan.report.output_file import ARRAYS, PICTURES, output_path
+    from specplan.report.output_file import ARRAYS, output_path, picture_path
     from specplan.units import read_numbers
 
-    picture = None if output is None else output_path(output, PICTURES)
+    picture = None if output is None else picture_path(output)
     arrays = None if data is None else output_path(data, ARRAYS)
     inches = picture_width(width)
     found = ask(

@@ -60,13 +60,13 @@ def simulate(
 ) -> None:
     """Serve a load in virtual time: latencies, throughput and queues with and without speculation."""
     from specplan.api.simulate import simulate as ask
-    from specplan.report.output_file import PICTURES, output_path
+    from specplan.report.output_file import output_path, picture_path
     from specplan.report.progress import Bars
 
-    for given, suffixes in ((per_request, (".csv", ".jsonl", ".parquet")), (chrome, (".json", ".json")),
-                            (picture, PICTURES)):  # fmt: skip
+    for given, suffixes in ((per_request, (".csv", ".jsonl", ".parquet")), (chrome, (".json", ".json"))):
         if given is not None:
             output_path(given, suffixes)
+    drawn = None if picture is None else picture_path(picture)
     with Bars() as bars:
         report = ask(
             target,
@@ -114,10 +114,10 @@ def simulate(
         report.write_requests(per_request)
     if chrome is not None:
         report.write_chrome_trace(chrome)
-    if picture is not None:
+    if drawn is not None:
         from specplan.report.picture import save
 
-        save(report.plot(), output_path(picture, PICTURES), "queue over time")
+        save(report.plot(), drawn, "queue over time")
     options.answer(report, json=json)
     if report.targets and not report.holds:
         raise typer.Exit(1)

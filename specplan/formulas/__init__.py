@@ -1,4 +1,4 @@
-"""The chapter's formulas and what follows from them: pure functions of arrays, numpy and scipy only.
+"""The chapter's formulas and what follows from them: pure functions of arrays, numpy only, scipy for one population.
 
 Index, file by file (``specplan explain SYMBOL`` prints one with its equation and a worked example):
 
@@ -73,6 +73,11 @@ step.py
     Time of one pass: what it moves and computes on each rank, and the roofline and additive laws over that
     load:
     `all_reduce_s`, `bound_s`, `pass_load`, `pass_shape`, `pass_terms`, `without`
+
+student.py
+    Quantiles of Student's t, which intervals over requests rest on: closed sums, so that nothing but Python is
+    needed:
+    `student_quantile`
 
 tree.py
     Token trees: expected emitted tokens, the best tree for a node budget, and what a padded budget costs:

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from specplan.errors import InputError
 from specplan.formulas.emitted import checked_between, checked_kappa, checked_probability, expected_emitted
 from specplan.formulas.indifference import alpha_for_emitted
+from specplan.formulas.student import student_quantile
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -188,14 +188,15 @@ def _estimate(value: float, spread: float, count: float, n: int, proportion: boo
         spread = value * (1.0 - value) * count * (n - 1) / n
     error = float(np.sqrt(spread * n / (n - 1)) / count)
     tail = (1.0 - confidence) / 2.0
-    reach = -float(special.stdtrit(n - 1, tail)) * error
+    reach = -student_quantile(n - 1, tail) * error
     low, high = value - reach, value + reach
     if proportion and value in (0.0, 1.0):
         far = float(-np.expm1(np.log(tail) / n))  # 1 - tail**(1/n)
         low, high = (0.0, far) if value == 0.0 else (1.0 - far, 1.0)
     elif proportion and 0.0 < value < 1.0:
         width = reach / (value * (1.0 - value))
-        low, high = (float(special.expit(special.logit(value) + side * width)) for side in (-1.0, 1.0))
+        odds = np.log(value) - np.log1p(-value)
+        low, high = (float(1.0 / (1.0 + np.exp(-(odds + side * width)))) for side in (-1.0, 1.0))
     return Estimate(
         value=value, low=low, high=high, standard_error=error, count=count, requests=n, confidence=confidence
     )

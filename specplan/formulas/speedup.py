@@ -20,6 +20,7 @@ from specplan.formulas.emitted import (
     checked_weights,
     expected_emitted,
 )
+from specplan.formulas.student import student_quantile
 
 
 def step_cost(
@@ -219,10 +220,8 @@ def paired_speedup(
     value = float(sums[0] / sums[1] * sums[3] / sums[2])
     if n < 2:
         return value, np.nan, np.nan
-    from scipy.special import stdtrit  # here, for the other formulas are wanted without it
-
     left = sums[:, None] - np.array(columns)
     logs = np.log(left[0] / left[1] * left[3] / left[2])
     error = float(np.sqrt((n - 1) / n * np.sum((logs - logs.mean()) ** 2)))
-    reach = float(stdtrit(n - 1, (1 + confidence) / 2)) * error
+    reach = student_quantile(n - 1, (1 + confidence) / 2) * error
     return value, value * float(np.exp(-reach)), value * float(np.exp(reach))

@@ -72,7 +72,7 @@ def parse_scrape(text: str, origin: str) -> Scrape:
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ModuleNotFoundError:
-        raise MissingExtraError("prometheus_client", extra="replay") from None
+        raise MissingExtraError("prometheus_client", extra="ingest") from None
     values: dict[tuple[str, Labels], float] = {}
     bad: set[tuple[str, Labels]] = set()
     counters: set[str] = set()

@@ -45,7 +45,7 @@ def _compile(function: _F, **options: Any) -> _F:
     try:
         from numba import njit
     except ImportError:
-        raise MissingExtraError("numba", extra="harness") from None
+        raise MissingExtraError("numba", extra="replay") from None
     decorate: Any = njit  # the stubs do not know every option
     return cast(_F, decorate(cache=True, nogil=True, error_model="numpy", **options)(function))
 

@@ -1,10 +1,11 @@
 """Files that a command writes: their suffix and folder are checked before any work is done."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from specplan.errors import InputError
+from specplan.errors import InputError, MissingExtraError
 
 PICTURES: Final = (".svg", ".png", ".pdf")
 ARRAYS: Final = (".csv", ".json")
@@ -25,3 +26,22 @@ def output_path(text: str, suffixes: Sequence[str]) -> Path:
     if path.is_dir():
         raise InputError(f"{text}: is a folder")
     return path
+
+
+def picture_path(text: str) -> Path:
+    """`output_path` of a picture, if there is something to draw it with."""
+    path = output_path(text, PICTURES)
+    check_drawing()
+    return path
+
+
+def check_drawing() -> None:
+    """Nothing, where matplotlib is installed.
+
+    Raises
+    ------
+    MissingExtraError
+        Where it is not: before the work whose picture is asked for.
+    """
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", extra="plot")

@@ -31,7 +31,7 @@ def test_without_numba_the_install_line_is_named():
         "        print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
-    line = "MissingExtraError this needs numba, which is not installed; run: pip install 'specplan[harness]'"
+    line = "MissingExtraError this needs numba, which is not installed; run: pip install 'specplan[replay]'"
     assert done.stdout.splitlines() == [line, line]
 
 
