@@ -80,8 +80,8 @@ def capacity(
     warmup: float = 0.1,
     kappa: int | None = None,
     max_model_len: int | str = "8k",
-    max_num_seqs: int = 1024,
-    max_num_batched_tokens: int | str = "8k",
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | str | None = None,
     engine: str = "vllm",
     layer: str = "modelled",
     jobs: int = 1,
@@ -121,7 +121,7 @@ def capacity(
     limits = Limits(
         max_model_len=units.parse_count(max_model_len),
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=units.parse_count(max_num_batched_tokens),
+        max_num_batched_tokens=None if max_num_batched_tokens is None else units.parse_count(max_num_batched_tokens),
     )
     load, _, _ = read_load(
         rate=rate,

@@ -24,8 +24,10 @@ def capacity(
     warmup: float = typer.Option(0.1, "--warmup", help="Share of the first requests that latencies leave out."),
     kappa: int = typer.Option(None, "--num-speculative-tokens", "-k", help="Of sources that fix none."),
     max_model_len: str = typer.Option("8k", "--max-model-len"),
-    max_num_seqs: int = typer.Option(1024, "--max-num-seqs"),
-    max_num_batched_tokens: str = typer.Option("8k", "--max-num-batched-tokens"),
+    max_num_seqs: int = typer.Option(None, "--max-num-seqs", "--max-running-requests", help="[default: the engine's]"),
+    max_num_batched_tokens: str = typer.Option(
+        None, "--max-num-batched-tokens", "--chunked-prefill-size", help="[default: the engine's]"
+    ),
     engine: str = typer.Option("vllm", "--engine", help="vllm; the scheduler of no other engine is simulated yet."),
     layer: str = typer.Option("modelled", "--layer", help="roofline or modelled."),
     jobs: int = typer.Option(1, "--jobs", "-j", help="Processes."),

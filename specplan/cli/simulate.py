@@ -38,9 +38,11 @@ def simulate(
     e2e: list[str] = typer.Option([], "--e2e", help="Target from arrival to the last token."),
     kappa: int = typer.Option(None, "--num-speculative-tokens", "-k", help="Of sources that fix none."),
     max_model_len: str = typer.Option("8k", "--max-model-len"),
-    max_num_seqs: int = typer.Option(1024, "--max-num-seqs"),
-    max_num_batched_tokens: str = typer.Option("8k", "--max-num-batched-tokens"),
-    block_size: int = typer.Option(16, "--block-size"),
+    max_num_seqs: int = typer.Option(None, "--max-num-seqs", "--max-running-requests", help="[default: the engine's]"),
+    max_num_batched_tokens: str = typer.Option(
+        None, "--max-num-batched-tokens", "--chunked-prefill-size", help="[default: the engine's]"
+    ),
+    block_size: int = typer.Option(None, "--block-size", "--page-size", help="[default: 16; SGLang 1]"),
     prefix_caching: bool = typer.Option(True, "--enable-prefix-caching/--no-enable-prefix-caching"),
     long_prefill: int = typer.Option(0, "--long-prefill-token-threshold"),
     num_blocks: int = typer.Option(None, "--num-gpu-blocks-override", help="In place of the predicted pool."),

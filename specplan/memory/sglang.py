@@ -108,6 +108,11 @@ def _tier(memory_bytes: float, tp: int) -> tuple[int, int]:
     raise AssertionError  # the last tier is endless
 
 
+def chunk_size(card: Accelerator, tp: int = 1) -> int:
+    """SGLang's ``chunked_prefill_size`` on a card, unless told otherwise."""
+    return _tier(_device_memory(card) or 0.0, tp)[0]
+
+
 def _device_memory(card: Accelerator) -> float | None:
     """Bytes that the driver reports, else those that torch does (ROCm: 0.02 GiB less)."""
     return card.memory_torch_bytes if card.memory_driver_bytes is None else card.memory_driver_bytes
@@ -616,7 +621,7 @@ def _words(
         own = pool.draft
         lines.append(line(own.full_k + own.window_k, own.full_v + own.window_v, own.latent))
     running = running_requests(f, speculation, tokens, length, pool.slots)
-    chunk = f.chunked_prefill_size or _tier(_device_memory(card) or 0.0, f.tp)[0]
+    chunk = f.chunked_prefill_size or chunk_size(card, f.tp)
     lines.append(
         f"max_total_num_tokens={tokens}, chunked_prefill_size={chunk}, max_prefill_tokens={MAX_PREFILL_TOKENS}, "
         f"max_running_requests={running}, context_len={length}"

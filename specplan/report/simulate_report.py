@@ -16,7 +16,7 @@ from specplan.errors import InputError, MissingExtraError
 from specplan.files.writing import whole, write_whole
 from specplan.report.grid import grid
 from specplan.simulate import state as at
-from specplan.simulate.answer import Simulation, SourceAnswer
+from specplan.simulate.answer import SCHEDULERS, Simulation, SourceAnswer
 from specplan.simulate.outcome import LATENCIES, STATISTICS, Interval
 from specplan.simulate.stream import Served
 
@@ -30,7 +30,6 @@ PROVENANCE: Final = {
     "latencies": "modelled",
     **dict.fromkeys(FIGURES, "modelled"),
     "blocks": "modelled",
-    "scheduler": "derived: vLLM 0.32's V1 scheduler, equal step by step to recorded runs of it",
     "acceptance": "assumed",
 }
 
@@ -56,7 +55,7 @@ def simulate_document(r: Simulation) -> dict[str, Any]:
             "routing": r.routing.by,
         },
         "sources": [_source(a, r) for a in r.answers],
-        "provenance": PROVENANCE,
+        "provenance": PROVENANCE | {"scheduler": _scheduler(r)},
         "notes": r.notes,
         "assumptions": r.assumptions,
         "not_modeled": r.not_modeled,
@@ -71,6 +70,9 @@ def _source(a: SourceAnswer, r: Simulation) -> dict[str, Any]:
         "source": a.title,
         "kappa": a.served.kappa,
         "blocks": a.served.rules.num_blocks,
+        "block_size": a.served.rules.block_size,
+        "max_num_seqs": a.served.rules.max_num_seqs,
+        "max_num_batched_tokens": a.served.rules.max_num_batched_tokens,
         "pool": a.served.pool.basis,
         "counted_requests": a.outcomes[0].counted,
         "latencies_s": {n: {s: _interval(a.latency(n, s)) for s in STATISTICS} for n in LATENCIES},
@@ -130,9 +132,14 @@ def print_simulation(r: Simulation, console: Console) -> None:
         if r.targets:
             verdict = "holds" if a.holds(r.targets) else "misses"
             console.print(f"[bold]{escape(a.title)} {verdict}[/] {', '.join(map(str, r.targets))}")
-    for note in r.notes:
+    for note in (*r.notes, f"scheduler {_scheduler(r)}"):
         console.print(f"note: {escape(note)}")
     console.print("[dim]not modelled: " + escape("; ".join(r.not_modeled)) + "[/]")
+
+
+def _scheduler(r: Simulation) -> str:
+    """What the rules of the engine's scheduler rest on."""
+    return SCHEDULERS[r.setting.on.engine.family.partition("-")[0]]
 
 
 def _heading(a: SourceAnswer) -> str:

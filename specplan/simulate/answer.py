@@ -25,6 +25,22 @@ NOT_MODELED: Final = (
     "dependence of acceptance on the request, unless recorded steps are replayed",
 )
 
+SCHEDULERS: Final = {
+    "vllm": "derived: vLLM 0.32's V1 scheduler, equal step by step to recorded runs of it",
+    "sglang": "derived: SGLang 0.5's rules of admission and retraction; no recorded run of its scheduler was at hand",
+}
+"""What the rules of each engine rest on."""
+
+_SGLANG: Final = (
+    "SGLang's chunks mixed with decodes, priorities, longest-prefix order, and slots that drafting takes within a step",
+)
+
+
+def not_modeled(engine: str) -> tuple[str, ...]:
+    """What a simulation of an engine leaves out."""
+    return NOT_MODELED + (_SGLANG if engine == "sglang" else ())
+
+
 ASSUMPTIONS: Final = (
     "steps are drawn independently with the source's acceptance",
     "the engine is started with the limits shown",
@@ -100,7 +116,11 @@ class Simulation:
     routing: Routing = NO_ROUTING
     notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ASSUMPTIONS
-    not_modeled: tuple[str, ...] = NOT_MODELED
+
+    @property
+    def not_modeled(self) -> tuple[str, ...]:
+        """What is left out."""
+        return not_modeled(self.setting.on.engine.family)
 
 
 def read_load(

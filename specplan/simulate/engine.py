@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specplan.errors import InputError
+from specplan.simulate.sglang_loop import CLIP
 from specplan.simulate.state import BLK, Rules
 from specplan.values.draft_methods import METHODS, named
 from specplan.values.vllm_versions import DEFAULT_VERSION, vllm_rules
@@ -54,6 +55,9 @@ class EngineRules:
         Most drafted tokens per request and step; 0 without speculation.
     version : str
         Of vLLM, 0.32 or later.
+    engine : str
+        Whose scheduler runs: ``vllm`` or ``sglang``, for which ``block_size`` is the page and
+        ``max_num_batched_tokens`` the size of a prompt's chunk.
 
     Raises
     ------
@@ -76,6 +80,7 @@ class EngineRules:
     method: str = "none"
     kappa: int = 0
     version: str = DEFAULT_VERSION
+    engine: str = "vllm"
 
     def __post_init__(self) -> None:
         """Refuse what the engine refuses."""
@@ -88,6 +93,8 @@ class EngineRules:
             raise InputError(f"draft method {self.method!r}: one of {', '.join(_LOOKAHEAD)}")
         if not 0 <= self.kappa <= 255 or (self.method == "none") != (self.kappa == 0):
             raise InputError(f"draft method {self.method} with {self.kappa} drafted tokens: give both, or neither")
+        if self.engine not in ("vllm", "sglang"):
+            raise InputError(f"--engine {self.engine}: the schedulers of vllm and sglang are simulated")
         if self.max_num_batched_tokens < 1 + self.kappa + self.draft_slots:
             raise InputError(
                 f"max_num_batched_tokens {self.max_num_batched_tokens} cannot hold one request with {self.kappa} drafts"
@@ -96,6 +103,8 @@ class EngineRules:
     @property
     def draft_slots(self) -> int:
         """Query slots of the drafter that each scheduled request takes from the step's input budget."""
+        if self.engine == "sglang":
+            return 0
         if self.method in named(masked=True) and not vllm_rules(self.version).block_draft_slots:
             return 0
         per_token, constant = QUERY_SLOTS.get(self.method, (0, 0))
@@ -105,12 +114,12 @@ class EngineRules:
     def lookahead(self) -> int:
         """Slots behind the step's tokens that a request's blocks must hold."""
         per_token, constant = _LOOKAHEAD[self.method]
-        return per_token * self.kappa + constant if self.kappa else 0
+        return per_token * self.kappa + constant if self.kappa and self.engine == "vllm" else 0
 
     @property
     def usable_blocks(self) -> int:
         """Blocks that requests can hold."""
-        return self.num_blocks - 1
+        return self.num_blocks - (self.engine == "vllm")
 
     def refuse(self, prompt: int, output: int, name: str) -> None:
         """Raise for a request that the engine would refuse, or that could never run to its end.
@@ -133,6 +142,11 @@ class EngineRules:
             raise InputError(
                 f"{name}: {prompt} prompt and {output} output tokens need {blocks} blocks of {self.block_size}, the "
                 f"pool has {self.usable_blocks}: it can never fit"
+            )
+        if self.engine == "sglang" and prompt + min(output, CLIP) >= self.usable_blocks * self.block_size:
+            raise InputError(
+                f"{name}: {prompt} prompt and {output} output tokens are not admitted to a pool of "
+                f"{self.usable_blocks * self.block_size} tokens: it can never fit"
             )
 
     def loop_rules(self, *, requests: int, longest: int, paired: bool, closed: int, ids_unit: int, log: bool) -> Rules:
@@ -157,6 +171,7 @@ class EngineRules:
             size *= 2
         longest = min(longest + 2 * self.kappa + 2, self.max_model_len)
         return Rules(
+            sglang=int(self.engine == "sglang"),
             max_seqs=min(self.max_num_seqs, requests),
             max_tokens=self.max_num_batched_tokens,
             max_len=self.max_model_len,

@@ -5,6 +5,7 @@ from typing import Final
 from specplan.simulate.blocks_loop import release
 from specplan.simulate.compiled import loop
 from specplan.simulate.notes_loop import gap_bin, note, note_series
+from specplan.simulate.sglang_loop import schedule_sglang
 from specplan.simulate.state import (
     ACCEPT_AT,
     ACCEPT_N,
@@ -33,6 +34,7 @@ from specplan.simulate.state import (
     FIRST,
     FREE,
     FREE_ROW,
+    FULL,
     GRANTED,
     HOST_S,
     IN_BATCH,
@@ -170,6 +172,7 @@ def _leave(s: State, rules: Rules, gone: int, end: float) -> None:
             slots[kept * SLOT + RUN] = r
             kept += 1
     at[RUNNING] = kept
+    at[FULL] = 0
     for _ in range(gone):
         following = rules.closed + at[FINISHED]
         at[FINISHED] += 1
@@ -244,7 +247,7 @@ def run(s: State, rules: Rules, t: Times, most_steps: int, most_events: int) -> 
                 at[STEP] = int(clock[NOW])
             continue
         preempted_before = at[PREEMPTIONS]
-        n = schedule(s, rules)
+        n = schedule_sglang(s, rules) if rules.sglang else schedule(s, rules)
         running, free = at[RUNNING], at[FREE]
         waiting = at[STACKED] + at[ARRIVED] - at[ADMITTED]
         if n == 0 and running == 0 and at[PREEMPTIONS] == preempted_before:

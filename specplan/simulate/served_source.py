@@ -7,6 +7,7 @@ from specplan.decide.step_setting import Setting, best_kappa, pool_of
 from specplan.decide.step_source import loads, on_engine
 from specplan.errors import InfeasibleError, InputError, UnsupportedError
 from specplan.memory.pool import Pool
+from specplan.memory.sglang import SPECULATIVE_RUNNING, SglangFlags, chunk_size, running_requests
 from specplan.records.step import StepRecord
 from specplan.simulate.acceptance import drafting_of, recorded_drafting
 from specplan.simulate.arrivals import Load
@@ -24,14 +25,17 @@ from specplan.values.vllm_versions import DEFAULT_VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the engine is started with, beside the pool.
+    """What the engine is started with, beside the pool; None: as it starts of itself.
 
     Attributes
     ----------
     max_model_len : int
-    max_num_seqs : int
-    max_num_batched_tokens : int
-    block_size : int
+    max_num_seqs : int or None
+        SGLang's ``max_running_requests``.
+    max_num_batched_tokens : int or None
+        SGLang's ``chunked_prefill_size``.
+    block_size : int or None
+        SGLang's page.
     prefix_caching : bool
     long_prefill_token_threshold : int
     num_blocks : int or None
@@ -39,9 +43,9 @@ class Limits:
     """
 
     max_model_len: int = 8192
-    max_num_seqs: int = 1024
-    max_num_batched_tokens: int = 8192
-    block_size: int = 16
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
     prefix_caching: bool = True
     long_prefill_token_threshold: int = 0
     num_blocks: int | None = None
@@ -124,8 +128,9 @@ def placed(
         Where the model does not fit the card, or the engine refuses the source.
     """
     engine = setting.on.engine
-    if not engine.name.startswith("vllm"):
-        raise UnsupportedError(f"--engine {engine.name}: only vLLM's scheduler is simulated")
+    is_sglang = engine.family == "sglang"
+    if not is_sglang and not engine.name.startswith("vllm"):
+        raise UnsupportedError(f"--engine {engine.name}: the schedulers of vllm and sglang are simulated")
     source = on_engine(source, setting.target, engine.name)
     of = loads(setting.target, source, setting.on.tp, setting.kv_format)
     kappa = int(best_kappa(setting, source, of, batch, context)[0]) if source.kind != "none" else 0
@@ -134,35 +139,35 @@ def placed(
     if source.nodes is not None:
         raise UnsupportedError(f"source {source.title}: trees of drafts are not simulated; give a chain")
     pool = pool_of(setting, source, limits.max_model_len, kappa)
-    blocks = limits.num_blocks or pool.tokens // limits.block_size
+    block = limits.block_size or (1 if is_sglang else 16)
+    blocks = limits.num_blocks or pool.tokens // block
     if blocks < 2:
         raise InfeasibleError(
             f"{setting.target.name} on {setting.on.tp} x {setting.on.accelerator.name}: {pool.binding}"
         )
-    method = "none" if not kappa else _method(source)
+    if is_sglang:
+        asked = limits.max_num_seqs or (SPECULATIVE_RUNNING if kappa and source.kind != "model" else None)
+        seqs = running_requests(SglangFlags(max_running_requests=asked), None, blocks * block, limits.max_model_len)
+        tokens = limits.max_num_batched_tokens or chunk_size(setting.on.accelerator, setting.on.tp)
+    else:
+        seqs, tokens = limits.max_num_seqs or 1024, limits.max_num_batched_tokens or 8192
     rules = EngineRules(
         num_blocks=blocks,
-        block_size=limits.block_size,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        block_size=block,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
         max_model_len=limits.max_model_len,
         prefix_caching=limits.prefix_caching,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
-        method=method,
+        method=_method(source) if kappa else "none",
         kappa=kappa,
-        version=setting.engine_version or DEFAULT_VERSION,
+        version=setting.engine_version if setting.engine_version and not is_sglang else DEFAULT_VERSION,
+        engine="sglang" if is_sglang else "vllm",
     )
     table = times
     if table is None:
-        table = step_table(
-            setting,
-            source,
-            of,
-            kappa,
-            seqs=limits.max_num_seqs,
-            tokens=limits.max_num_batched_tokens,
-            longest=limits.max_model_len,
-        )
+        most = max(tokens, seqs * (1 + kappa))
+        table = step_table(setting, source, of, kappa, seqs=seqs, tokens=most, longest=limits.max_model_len)
     return ServedSource(source=source, kappa=kappa, rules=rules, times=table, pool=pool, records=records)
 
 

@@ -42,7 +42,9 @@ DRAFTS: Final = 21  # drafts verified
 TURNS: Final = 22  # request-steps that emitted
 REQUEST_STEPS: Final = 23  # request-steps scheduled
 LAST_GONE: Final = 24  # requests that the latest step ended
-N_AT: Final = 25
+TAIL: Final = 25  # request put back last, where they queue (SGLang)
+FULL: Final = 26  # whether admission waits for a request to leave (SGLang)
+N_AT: Final = 27
 
 # --- State.clock: seconds ----------------------------------------------------------------------------------------
 NOW: Final = 0
@@ -57,7 +59,8 @@ IN_POOL: Final = 8  # integral of used blocks
 WIDTH: Final = 9  # of a row of the series
 TURNAROUND: Final = 10  # from the end of a request to the arrival of the one that it lets come
 UNTIL: Final = 11  # no step begins at or after it
-N_CLOCK: Final = 12
+RATIO: Final = 12  # share of what running requests may ask for that admission keeps free (SGLang)
+N_CLOCK: Final = 13
 
 # --- State.req: a record per request -----------------------------------------------------------------------------
 REQ: Final = 20  # length of a record
@@ -80,6 +83,7 @@ ACCEPT_AT: Final = 15  # its cyclic list of accepted tokens
 ACCEPT_N: Final = 16
 IDS_AT: Final = 17  # its shared contents in State.ids
 IDS_N: Final = 18
+STAMP: Final = 19  # arrivals when it was put back (SGLang)
 
 # --- State.when: a record per request, seconds ----------------------------------------------------------------------
 WHEN: Final = 5
@@ -134,6 +138,7 @@ EVENTS_PER_SLOT: Final = 6
 class Rules(NamedTuple):
     """An engine's limits as whole numbers, and where the parts of `State.pool` begin."""
 
+    sglang: int
     max_seqs: int
     max_tokens: int
     max_len: int

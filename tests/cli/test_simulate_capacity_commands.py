@@ -56,7 +56,7 @@ def test_targets_decide_the_exit_code(capsys):
         (["--rate", "2", "--input", "9k", "--output", "5"], "exceed the model's length of 8192"),
         (["--rate", "2", *LOAD, "--ttft", "500"], "no unit"),
         (["--rate", "2", *LOAD, "--num-gpu-blocks-override", "20"], "can never fit"),
-        (["--rate", "2", *LOAD, "--engine", "sglang"], "only vLLM's scheduler"),
+        (["--rate", "2", *LOAD, "--engine", "llama.cpp"], "the schedulers of vllm and sglang"),
         (["--rate", "2", *LOAD, "-s", "ngram:k=3"], "acceptance is not given"),
         (["--trace", "missing.csv"], "missing.csv"),
         (["--rate", "2", *LOAD, "--per-request", "r.txt"], "must end in .csv"),

@@ -39,7 +39,7 @@ def arrivals(rate, n, seed=0):
     return np.cumsum(gaps) - gaps[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     closed=st.sampled_from([0, 1, 5, 40]),
@@ -47,8 +47,9 @@ def arrivals(rate, n, seed=0):
     seqs=st.sampled_from([1, 3, 64]),
     prefix=st.booleans(),
     kappa=st.sampled_from([0, 3]),
+    engine=st.sampled_from(["vllm", "sglang"]),
 )
-def test_littles_law_and_every_token_hold_in_every_run(seed, closed, blocks, seqs, prefix, kappa):
+def test_littles_law_and_every_token_hold_in_every_run(seed, closed, blocks, seqs, prefix, kappa, engine):
     rng = np.random.default_rng(seed)
     n = 60
     arrival = np.sort(rng.uniform(0, 300, n))
@@ -65,7 +66,7 @@ def test_littles_law_and_every_token_hold_in_every_run(seed, closed, blocks, seq
     )
     method = "draft_model" if kappa else "none"
     rules = EngineRules(num_blocks=blocks, max_num_seqs=seqs, max_num_batched_tokens=256, prefix_caching=prefix,
-                        method=method, kappa=kappa)  # fmt: skip
+                        method=method, kappa=kappa, engine=engine)  # fmt: skip
     served = serve(load, rules, UNIT_STEPS, drafting_of(NGRAM, 3, n, seed) if kappa else None, log=True)
     sojourn = served.finish - served.requests.arrival
     assert served.seconds["in_system"] == pytest.approx(sojourn.sum(), rel=1e-9)
