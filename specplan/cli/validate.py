@@ -10,8 +10,8 @@ from specplan.errors import InputError
 def validate(
     table: str = typer.Argument(
         None,
-        help="One published table, rows (measured speedups), adaptive (verification by load), or startup (recorded "
-        "logs); all if not given.",
+        help="One published table, rows (measured speedups), adaptive (verification by load), startup (recorded "
+        "logs), or serving (servers under load); all but the last two if not given.",
     ),
     rows: Path = typer.Option(
         None,
@@ -28,11 +28,11 @@ def validate(
     from specplan.evidence.validate import validate as plan
     from specplan.specs.hardware import load_accelerator
 
-    if table == "startup":
-        _startup(rows, json=json)
+    if table in ("startup", "serving"):
+        (_startup if table == "startup" else _serving)(rows, json=json)
         return
     if rows is not None and table not in (None, "rows", "adaptive"):
-        raise InputError("--rows belongs to specplan validate, validate rows, validate adaptive and validate startup")
+        raise InputError("--rows belongs to specplan validate, validate rows, validate adaptive, startup and serving")
     from specplan.evidence.published_rows import predicted_rows, summaries
     from specplan.specs.catalog import load_model
 
@@ -85,3 +85,22 @@ def _startup(rows: Path | None, *, json: bool) -> None:
     from specplan.report.console import Console
 
     report.print_startup(found, summarise(found), Console())
+
+
+def _serving(rows: Path | None, *, json: bool) -> None:
+    """Measured servers under load against their simulation."""
+    from specplan.evidence.validate_serving import serving_rows
+    from specplan.report import serving_table
+    from specplan.specs.catalog import load_model
+    from specplan.specs.hardware import load_accelerator
+
+    found = list(serving_rows(rows, load_model, load_accelerator))
+    if json:
+        from specplan.report import json_document
+
+        document = serving_table.serving_document(found, "shipped" if rows is None else str(rows))
+        typer.echo(json_document.render(document))
+        return
+    from specplan.report.console import Console
+
+    serving_table.print_serving(found, Console())
