@@ -14,7 +14,9 @@ def measure(
     ),
     prompts: list[str] = typer.Option([], "--prompts", help="JSONL files, or the shipped sets copy and open."),
     output: str = typer.Option(None, "--output", "-o", help="Folder for records, outputs, summary and picture."),
-    max_tokens: int = typer.Option(128, "--max-tokens", help="Tokens to emit per prompt."),
+    max_tokens: int = typer.Option(
+        None, "--max-tokens", help="Tokens to emit per prompt. [default: 128, in a demo 64]"
+    ),
     temperature: float = typer.Option(0.0, "--temperature", help="0 is greedy."),
     rule: str = typer.Option(
         "standard",
@@ -37,6 +39,9 @@ def measure(
     yes: bool = typer.Option(False, "--yes", help="With --server: send; without this or --limit it only says what."),
     runner: str = typer.Option("own", "--runner", help="own: the loop of this package; vllm: an installed vLLM."),
     demo: bool = typer.Option(False, "--demo", help="SmolLM2-135M with n-gram, suffix and a self-draft on both sets."),
+    seconds: float = typer.Option(
+        None, "--seconds", help="Begin no further request after so long; two per tag at least. [default: 100 in a demo]"
+    ),
     tiny: bool = typer.Option(False, "--tiny", help="3 prompts per file, 40 tokens: a look in under two minutes."),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
@@ -46,6 +51,8 @@ def measure(
     """
     from specplan.errors import InputError
 
+    if max_tokens is None:
+        max_tokens = 64 if demo else 128
     if server is not None:
         if source or demo:
             raise InputError(f"--server {server}: what drafts is the server's own; leave out --source and --demo")
@@ -96,6 +103,7 @@ def measure(
         threads=threads,
         seed=seed,
         runner=runner,
+        seconds=100.0 if demo and seconds is None and limit is None and not tiny else seconds,
     )
     with Bars(early=True) as bars:
         found = run_job(job, folder, progress=bars.update)

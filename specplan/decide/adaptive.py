@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.formulas.adaptive import AdaptiveStep, WidthCost, adaptive_expectation, confidences
+from specplan.formulas.adaptive import WidthCost, adaptive_expectation, confidences
 from specplan.formulas.emitted import FloatArray
 from specplan.formulas.step import PassShape
 from specplan.timing.step_time import Machine, host_time, pass_time
@@ -27,18 +27,18 @@ _EXACT: Final = 16  # batches up to here are priced one by one, larger ones at a
 _POSITIONS: Final = 64
 
 
-def verify_cost(on: Machine, shape: PassShape, *, batch: int, context_len: float, most: int) -> WidthCost:
-    """Seconds of a drafted step's pass and host time by its tokens, for a batch of given size and context.
+def verify_costs(on: Machine, shape: PassShape, *, batches: npt.ArrayLike, context_len: float) -> list[WidthCost]:
+    """Seconds of a drafted step's pass and host time by its tokens, for each batch of some sizes.
 
     Parameters
     ----------
     on : Machine
     shape : PassShape
         Of the target.
-    batch, context_len
-        Requests per step; cached tokens that each reads.
-    most : int
-        Tokens of the widest step that is asked for.
+    batches : array_like of int, shape (n,)
+        Requests per step.
+    context_len : float
+        Cached tokens that each reads.
 
     Examples
     --------
@@ -47,17 +47,17 @@ def verify_cost(on: Machine, shape: PassShape, *, batch: int, context_len: float
     >>> from specplan.specs.hardware import load_accelerator
     >>> from specplan.timing.step_time import machine
     >>> on, shape = machine(load_accelerator("h100-sxm"), "vllm", 1), pass_shape(load_model("llama3-8b"), 1)
-    >>> cost = verify_cost(on, shape, batch=4, context_len=1024, most=32)
+    >>> (cost,) = verify_costs(on, shape, batches=[4], context_len=1024)
     >>> bool(cost.at(32) >= cost.at(4) > 0)
     True
     """
+    batch = np.asarray(batches)[:, None]
     sizes = np.unique(on.engine.padded(np.arange(1, _WIDEST + 1))).astype(np.int64)
-    widths, last, beyond = sizes[sizes <= max(most, 8)], _WIDEST, 2 * _WIDEST
-    tokens = np.append(widths, [last, beyond])
+    tokens = np.append(sizes, 2 * _WIDEST)
     host_s = host_time(on, batch, drafted=True)
     seconds = pass_time(on, shape, batch, np.maximum(tokens / batch, 1.0), context_len).total_s + host_s
-    slope = max(float(seconds[-1] - seconds[-2]) / (beyond - last), 0.0)
-    return WidthCost.of(widths, seconds[:-2], slope)
+    slopes = np.maximum((seconds[:, -1] - seconds[:, -2]) / (2 * _WIDEST - sizes[-1]), 0.0)
+    return [WidthCost.of(sizes, row[:-1], float(slope)) for row, slope in zip(seconds, slopes, strict=True)]
 
 
 @lru_cache(maxsize=64)
@@ -107,16 +107,22 @@ def adapted(
     """
     hazard = hazard_of(source)
     found = np.empty((3, batch.size))
-    keys = list(zip(context_len.ravel().tolist(), kappa.ravel().tolist(), strict=True))
-    for key in dict.fromkeys(keys):
-        at = np.array([k == key for k in keys])
-        b, d = batch.ravel()[at], draft_s.ravel()[at]
-        nodes = np.unique(np.concatenate([b[b <= _EXACT], _grid(b[b > _EXACT])]))
-        spent = np.interp(nodes, *_sorted(b, d))
-        steps = [_step(on, source, hazard, shape, int(n), *key, float(s)) for n, s in zip(nodes, spent, strict=True)]
-        columns = np.array([[s.tokens / n, 1 + s.verified / n, s.seconds] for s, n in zip(steps, nodes, strict=True)])
-        columns[:, 2] = columns[:, 2] * (1 + OVERHEAD) - spent
-        found[:, at] = [np.interp(b, nodes, column) for column in columns.T]
+    b, t, k, d = (x.ravel() for x in (batch, context_len, kappa, draft_s))
+    nodes = np.unique(np.concatenate([b[b <= _EXACT], _grid(b[b > _EXACT])])).astype(np.int64)
+    for context in dict.fromkeys(t.tolist()):
+        costs = verify_costs(on, shape, batches=nodes, context_len=context)
+        for length in dict.fromkeys(k[t == context].tolist()):
+            at = (t == context) & (k == length)
+            spent = np.interp(nodes, *_sorted(b[at], d[at]))
+            seen = _seen(source, hazard, length)
+            steps = [
+                adaptive_expectation(seen, seen, cost, int(n), float(s))
+                for n, cost, s in zip(nodes, costs, spent, strict=True)
+            ]
+            rows = zip(steps, nodes, strict=True)
+            columns = np.array([[s.tokens / n, 1 + s.verified / n, s.seconds] for s, n in rows])
+            columns[:, 2] = columns[:, 2] * (1 + OVERHEAD) - spent
+            found[:, at] = [np.interp(b[at], nodes, column) for column in columns.T]
     tokens, positions, seconds = (row.reshape(batch.shape) for row in found)
     return tokens, positions, seconds
 
@@ -132,18 +138,7 @@ def _sorted(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     return x[order], y[order]
 
 
-def _step(
-    on: Machine,
-    source: Source,
-    hazard: tuple[float, ...],
-    shape: PassShape,
-    batch: int,
-    context_len: float,
-    kappa: int,
-    draft_s: float,
-) -> AdaptiveStep:
+def _seen(source: Source, hazard: tuple[float, ...], kappa: int) -> FloatArray:
     if kappa > len(hazard):
         raise source.wrong(f"its acceptance ends at position {len(hazard)}")
-    seen = _population(hazard[:kappa], source.adaptive or 0.0, source.coverage.best)
-    cost = verify_cost(on, shape, batch=batch, context_len=context_len, most=batch * (1 + kappa))
-    return adaptive_expectation(seen, seen, cost, batch, draft_s)
+    return _population(hazard[:kappa], source.adaptive or 0.0, source.coverage.best)

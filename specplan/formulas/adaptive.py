@@ -123,12 +123,21 @@ def checked_survivals(survival: npt.ArrayLike) -> FloatArray:
     if s.size and not (s.min() >= 0 and s.max() <= 1):
         bad = s[~((s >= 0) & (s <= 1))].flat[0]
         raise InputError(f"survivals must lie in [0, 1], got {bad:g}")
-    if s.shape[1] > 1 and np.greater(s[:, 1:], s[:, :-1]).any() and np.any(s[:, 1:] > s[:, :-1] + _FLAT):
+    if s.shape[1] > 1 and _rises(s) and np.any(s[:, 1:] > s[:, :-1] + _FLAT):
         r, k = np.argwhere(s[:, 1:] > s[:, :-1] + _FLAT)[0]
         raise InputError(
             f"survival of request {r} rises from {s[r, k]:g} to {s[r, k + 1]:g} at position {k + 2}; it can only fall"
         )
     return s
+
+
+def _rises(s: FloatArray) -> bool:
+    """Whether a value is above the one before it in its row; compared in one piece, row ends and all."""
+    flat = np.ravel(s)
+    above = np.zeros(s.size, dtype=bool)
+    np.greater(flat[1:], flat[:-1], out=above[1:])
+    above[:: s.shape[1]] = False
+    return bool(above.any())
 
 
 def verify_budget(survival: npt.ArrayLike, cost: WidthCost, draft_s: float = 0.0, other: int | None = None) -> Budget:

@@ -1,7 +1,9 @@
 """A whole measurement from names: load the model and the prompts, run, put together."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,10 +11,19 @@ import torch
 
 from specplan.errors import InputError
 from specplan.harness.load import DTYPES, load_causal_lm, local_model
-from specplan.harness.loop import RULES, Request
-from specplan.harness.measure import Measurement, Progress, Settings, measure
+from specplan.harness.loop import RULES
+from specplan.harness.measure import (
+    STEPS_FILE,
+    Measurement,
+    Progress,
+    Settings,
+    check_inputs,
+    measure,
+    read_measurement,
+)
 from specplan.harness.prompts import read_requests, stop_ids_of, tokenizer_of
-from specplan.harness.sources import ModelSource, Source, read_source
+from specplan.harness.sources import ModelSource, NoSource, Source, read_source
+from specplan.harness.threads import fastest_threads
 from specplan.harness.vllm_runner import VllmJob, run_vllm
 from specplan.harness.vocabularies import vocabulary_mappings
 from specplan.records.prompts import prompt_file
@@ -37,11 +48,14 @@ class MeasureJob:
     threads: int | None = None
     seed: int = 0
     runner: str = "own"
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name, count in (("max-tokens", self.max_tokens), ("batch", self.batch), ("limit", self.limit or 1)):
             if count < 1:
                 raise InputError(f"--{name} {count}: must be at least 1")
+        if self.seconds is not None and not 1 <= self.seconds < float("inf"):
+            raise InputError(f"--seconds {self.seconds:g}: must be at least 1")
         if not 0 <= self.temperature < float("inf"):
             raise InputError(f"--temperature {self.temperature}: must be a number of at least 0")
         for name, value, known in (
@@ -66,7 +80,8 @@ class MeasureJob:
 
     def names(self) -> dict[str, Any]:
         """What the records say of model and prompts."""
-        return {"target": self.target, "prompts": list(self.prompts), "limit": self.limit}
+        seconds = {} if self.seconds is None else {"seconds": self.seconds}
+        return {"target": self.target, "prompts": list(self.prompts), "limit": self.limit} | seconds
 
 
 def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) -> Measurement:
@@ -77,14 +92,23 @@ def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) 
     SpecplanError
         When a source, file or model cannot be used.
     """
+    until = math.inf if job.seconds is None else time.monotonic() + job.seconds
+    tell = progress or (lambda *_: None)
     sources: list[Source] = [read_source(text) for text in job.sources]
+    if job.runner == "own" and (folder / STEPS_FILE).is_file():  # finished: its records alone are read
+        spellings = ["none", *(s.spelling for s in sources if not isinstance(s, NoSource))]
+        settings = {**asdict(job.settings()), "dtype": job.dtype, "device": job.device}
+        check_inputs(folder / STEPS_FILE, job.names() | {"sources": spellings} | settings)
+        return read_measurement(folder)
     for name in (job.target, *(s.model for s in sources if isinstance(s, ModelSource) and s.model)):
         local_model(name)  # before anything is loaded or timed
     files = [prompt_file(name) for name in job.prompts]
     if job.threads is not None:
         torch.set_num_threads(job.threads)
+    tell(f"loading {job.target}", 0, 0)
     tokenizer = tokenizer_of(job.target)
-    requests: Sequence[Request] = [r for file in files for r in read_requests(file, tokenizer, limit=job.limit)]
+    sets = [read_requests(file, tokenizer, limit=job.limit) for file in files]
+    requests = [r for turn in zip_longest(*sets) for r in turn if r is not None]
     if job.runner == "vllm":
         engine = VllmJob(
             target=job.target,
@@ -97,6 +121,8 @@ def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) 
         return run_vllm(engine, sources, requests, folder, names=job.names(), progress=progress)
     mappings, notes = vocabulary_mappings(sources, tokenizer)
     target = load_causal_lm(job.target, dtype=DTYPES[job.dtype], device=job.device)
+    if job.threads is None:
+        fastest_threads(target)
     return measure(
         target,
         sources,
@@ -107,4 +133,5 @@ def run_job(job: MeasureJob, folder: Path, *, progress: Progress | None = None) 
         mappings=mappings,
         names=job.names() | {"vocabularies": notes},
         progress=progress,
+        until=until,
     )

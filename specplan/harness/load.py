@@ -77,6 +77,9 @@ def from_local(kind: Any, path: Path, what: str, **options: Any) -> Any:
     InputError
         If the path is not there, brings code, or cannot be loaded.
     """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # this package shows its own
     local_model(path)
     folder, file = (path, {}) if path.is_dir() else (path.parent, {"gguf_file": path.name})
     try:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from specplan.harness.sources import Drafts, ModelSource, NoSource, Source, draf
 from specplan.harness.verifiers import Sampling
 from specplan.propose.rules import SglangNgramSource
 from specplan.propose.vocab_mapping import VocabMapping
-from specplan.records.files import StepWriter, read_steps
+from specplan.records.files import StepWriter, differing, read_steps
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 
@@ -99,6 +100,7 @@ def measure(
     mappings: Mapping[str, VocabMapping] | None = None,
     names: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    until: float = math.inf,
 ) -> Measurement:
     """Run every source and plain decoding over all requests, and compare speed with what the parts predict.
 
@@ -124,6 +126,8 @@ def measure(
     names : mapping, optional
         Names of model and prompts, stored with the records.
     progress : callable, optional
+    until : float
+        Reading of `time.monotonic` after which no round of turns is begun, once each tag had two.
 
     Raises
     ------
@@ -144,14 +148,14 @@ def measure(
         "dtype": str(target.dtype).removeprefix("torch."),
         "device": str(target.device),
         "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
     }
+    about = {"threads": torch.get_num_threads()}
     make_folder(folder)
     steps_path = folder / STEPS_FILE
     drafts = Drafts(target, mappings or {})
     if not steps_path.exists():
         with (
-            StepWriter(steps_path, inputs, resume=True) as writer,
+            StepWriter(steps_path, inputs, resume=True, about=about) as writer,
             Outputs(folder / OUTPUTS_FILE, writer.done) as out,
             _Clocks(folder / PASSES_FILE, drafts, ordered, requests, settings, resumed=bool(writer.done)) as clocks,
         ):
@@ -163,24 +167,27 @@ def measure(
                 )
                 for source in ordered
             ]
-            for source, generated in _in_turn(runs, done):
+            for source, generated in _in_turn(runs, done, until, 2 * len({r.tag for r in requests})):
                 writer.write(generated.steps)
                 out.write(source.spelling, generated)
                 clocks.round(source, len(generated.request.prompt) + len(generated.tokens) // 2)
                 writer.finish(source.spelling, generated.request.id)
                 if progress is not None:
-                    progress(source.spelling, done[source.spelling], len(requests))
+                    progress(source.spelling, done[source.spelling], len(requests) if math.isinf(until) else 0)
     else:
         check_inputs(steps_path, inputs)
-    return _put_together(ordered, list(read_steps(steps_path)), _read_lines(folder / PASSES_FILE), inputs, folder)
+    return _put_together(
+        ordered, list(read_steps(steps_path)), _read_lines(folder / PASSES_FILE), inputs | about, folder
+    )
 
 
 def check_inputs(path: Path, inputs: Mapping[str, Any]) -> None:
-    """Refuse a finished run's records when they are of other inputs."""
+    """Refuse a finished run's records when they differ in one of `inputs`."""
     with path.open(encoding="utf-8") as file:
         head = json.loads(file.readline())
-    if head.get("inputs") != json.loads(json.dumps(inputs)):
-        raise InputError(f"{path} holds a run with other inputs; give another folder, or delete it")
+    known = {name: value for name, value in (head.get("inputs") or {}).items() if name in inputs}
+    if other := differing(known, inputs):
+        raise InputError(f"{path} holds a run with other inputs ({other}); give another folder, or delete it")
 
 
 class Outputs:
@@ -272,15 +279,18 @@ _WARM_TOKENS: Final = 8
 
 
 def _in_turn(
-    runs: Sequence[tuple[Source, Iterator[Generated]]], done: dict[str, int]
+    runs: Sequence[tuple[Source, Iterator[Generated]]], done: dict[str, int], until: float, least: int
 ) -> Iterator[tuple[Source, Generated]]:
     """What the runs yield, always from one that is furthest behind; the order among equals turns by one each round.
 
-    `done` counts the requests of each that are finished, and is kept.
+    `done` counts the requests of each that are finished, and is kept. No round begins after the time `until`, once
+    each has done `least`.
     """
     left = list(range(len(runs)))
     while left:
-        behind = min(done[runs[i][0].spelling] for i in left)
+        behind, ahead = (of(done[runs[i][0].spelling] for i in left) for of in (min, max))
+        if behind == ahead >= least and time.monotonic() > until:
+            return
         turn = min((i for i in left if done[runs[i][0].spelling] == behind), key=lambda i: (i - behind) % len(runs))
         source, run = runs[turn]
         generated = next(run, None)
@@ -350,7 +360,8 @@ def read_measurement(folder: Path) -> Measurement:
     if steps is None or not (folder / PASSES_FILE).is_file():
         raise InputError(f"{folder}: expected {STEPS_FILE} and {PASSES_FILE} of a finished `specplan measure`")
     _, head = next(read_lines(steps, BrokenLog(fatal=True)), (0, b"{}"))
-    inputs = json.loads(head).get("inputs", {})
+    known = json.loads(head)
+    inputs = known.get("inputs", {}) | known.get("about", {})
     if "sources" not in inputs:
         raise InputError(f"{steps}: the first line does not name the sources of the run")
     sources = [read_source(text) for text in inputs["sources"]]

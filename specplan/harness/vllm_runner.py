@@ -366,7 +366,6 @@ def run_vllm(
         **dataclasses.asdict(job.settings),
         "dtype": job.dtype,
         "device": job.device,
-        "threads": job.threads,
     }
     make_folder(folder)
     path = folder / STEPS_FILE

@@ -118,6 +118,18 @@ def refuse_overwrite(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> 
             raise InputError(f"{output} is read by this command; name another file to write")
 
 
+def differing(there: object, here: Mapping[str, Any]) -> str:
+    """Names and values of the inputs in which two runs differ; empty where they do not.
+
+    >>> differing({"k": 3, "seed": 0}, {"k": 4, "seed": 0})
+    'k: 3 there, 4 here'
+    """
+    known = there if isinstance(there, Mapping) else {}
+    mine = json.loads(json.dumps(dict(here)))
+    names = [n for n in dict.fromkeys((*known, *mine)) if known.get(n) != mine.get(n)]
+    return "; ".join(f"{n}: {json.dumps(known.get(n))} there, {json.dumps(mine.get(n))} here" for n in names)
+
+
 class StepWriter:
     """Writes step records as they come, into ``PATH.partial``; the file gets its name when it is whole.
 
@@ -132,6 +144,8 @@ class StepWriter:
         What the records depend on (options, files); stored in the first line. Resuming with other inputs is refused.
     resume : bool
         Take up a partial file if there is one. Without it, one is overwritten.
+    about : mapping
+        What is told of the run beside its inputs, such as threads; it may differ when the run is taken up again.
 
     Examples
     --------
@@ -145,13 +159,15 @@ class StepWriter:
     True
     """
 
-    def __init__(self, path: Path, inputs: Mapping[str, Any], *, resume: bool = False) -> None:
+    def __init__(
+        self, path: Path, inputs: Mapping[str, Any], *, resume: bool = False, about: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = path
         self.partial = path.with_name(path.name + ".partial")
         self.done: set[tuple[str, str]] = set()
         if is_there(path) and path.is_dir():
             raise InputError(f"cannot write {path}: it is a folder")
-        head = {"schema": SCHEMA, "inputs": dict(inputs)}
+        head = {"schema": SCHEMA, "inputs": dict(inputs)} | ({"about": dict(about)} if about else {})
         self._lines = Lines(self.partial, lambda: [json.dumps(head), *(self._take_up(head) if resume else ())])
 
     def _take_up(self, head: Mapping[str, Any]) -> list[str]:
@@ -163,9 +179,10 @@ class StepWriter:
                 row = json.loads(line)
             except ValueError:
                 continue
-            if number == 1 and row != json.loads(json.dumps(head)):
+            if number == 1 and (other := differing(row.get("inputs"), head["inputs"])):
                 raise InputError(
-                    f"{self.partial} was written with other inputs; finish that run, or delete the file to start anew"
+                    f"{self.partial} was written with other inputs ({other}); finish that run, or delete the file to "
+                    "start anew"
                 )
             rows.append((line.decode(), row))
         self.done = {(str(row["source"]), str(row["done"])) for _, row in rows if "done" in row}

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.adaptive import verify_cost
+from specplan.decide.adaptive import verify_costs
 from specplan.decide.pricing import Pair
 from specplan.errors import InputError
 from specplan.formulas.adaptive import WidthCost, verify_budget
@@ -316,6 +316,7 @@ def replay_adaptively(
     if not any(r.response.size > 1 for r in requests):
         raise InputError("adaptive verification: no request has a step after its prefill")
     on, shape = pair.machine, pass_shape(pair.target, pair.tp, pair.kv_format)
+    costs = verify_costs(on, shape, batches=batches, context_len=context_len)
     found = []
     for source, label in sources.items():
         try:
@@ -323,11 +324,9 @@ def replay_adaptively(
         except InputError as error:
             found.append(AdaptiveReplay(label=label, rows=(), note=str(error)))
             continue
-        longest = max(int(t.drafted.max(initial=0)) for t in tables)
         rows = []
-        for done, batch in enumerate(batches):
+        for done, (batch, cost) in enumerate(zip(batches, costs, strict=True)):
             progress(label, done, len(batches))
-            cost = verify_cost(on, shape, batch=batch, context_len=context_len, most=batch * (1 + longest))
             rows.append(adaptive_row(tables, batch, cost, draft_s=float(host_ngram_s(batch, context_len))))
         progress(label, len(batches), len(batches))
         found.append(AdaptiveReplay(label=label, rows=tuple(rows)))

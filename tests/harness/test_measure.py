@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import os
+import random
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ import torch
 from specplan.decide.measured import summarise
 from specplan.decide.measured_speed import PassTimes, measured_speed, plane_source
 from specplan.errors import InputError
-from specplan.harness.job import MeasureJob
+from specplan.harness.job import MeasureJob, run_job
 from specplan.harness.llama import Llama, LlamaShape
 from specplan.harness.load import load_causal_lm, load_llama
 from specplan.harness.loop import Request, SpeculativeLoop
@@ -135,6 +139,76 @@ def test_at_temperature_1_a_killed_run_is_the_same_run(target: Llama, tmp_path: 
         assert outputs(folder) == outputs(tmp_path / "whole")
         for s, w in zip(again.speeds, whole.speeds, strict=True):
             assert s.measured.tally.accepted_histogram == w.measured.tally.accepted_histogram
+
+
+@pytest.mark.slow
+def test_killed_at_20_random_moments_it_is_the_same_run(target: Llama, tmp_path: Path) -> None:
+    """A process that runs it is killed by SIGKILL, wherever it then is, until a run gets through."""
+    settings = dataclasses.replace(SETTINGS, temperature=1.0, max_tokens=40)
+    sources = [*SOURCES[:2], read_source("draft:drop=1,k=2,sample=probabilistic")]
+
+    def forked(folder: Path) -> int:
+        child = os.fork()
+        if not child:
+            try:
+                measure(target, sources, REQUESTS, folder, settings=settings)
+            finally:
+                os._exit(0)
+        return child
+
+    began = time.monotonic()
+    whole = measure(target, sources, REQUESTS, tmp_path / "whole", settings=settings)
+    span = time.monotonic() - began
+    rng = random.Random(7)  # noqa: S311 - moments, not keys
+    killed = tries = 0
+    while killed < 20:
+        folder = tmp_path / f"run-{tries}"
+        tries += 1
+        while not (folder / STEPS_FILE).exists():
+            child = forked(folder)
+            time.sleep(rng.uniform(0.05, 0.5) * span)
+            os.kill(child, signal.SIGKILL)
+            killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        again = measure(target, sources, REQUESTS, folder, settings=settings)
+        assert outputs(folder) == outputs(tmp_path / "whole")
+        for s, w in zip(again.speeds, whole.speeds, strict=True):
+            assert s.measured.tally.accepted_histogram == w.measured.tally.accepted_histogram
+            assert s.measured.tally.drafted_tokens == w.measured.tally.drafted_tokens
+    assert tries > 1
+
+
+def test_time_that_is_up_ends_the_run_with_the_turns_that_all_had(target: Llama, tmp_path: Path) -> None:
+    in_turn = [*REQUESTS[::3], *REQUESTS[1::3], *REQUESTS[2::3]]
+    found = measure(target, SOURCES, in_turn, tmp_path, settings=SETTINGS, until=time.monotonic())
+    done = outputs(tmp_path)
+    by_source = {name: {r for source, r in done if source == name} for name, _ in done}
+    assert {len(of) for of in by_source.values()} == {4}  # two of each tag
+    assert len({frozenset(of) for of in by_source.values()}) == 1
+    assert {s.measured.tally.requests for s in found.speeds} == {2}
+
+
+def test_a_finished_run_of_names_loads_no_model(target: Llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = MeasureJob(target="no-such-model", sources=tuple(s.spelling for s in SOURCES), prompts=("copy",), limit=2,
+                       **dataclasses.asdict(SETTINGS))  # fmt: skip
+    first = measure(target, SOURCES, REQUESTS, tmp_path, settings=SETTINGS, names=named.names())
+    monkeypatch.setattr("specplan.harness.job.load_causal_lm", None)
+    monkeypatch.setattr("specplan.harness.job.tokenizer_of", None)
+    assert run_job(named, tmp_path).speeds == first.speeds
+    with pytest.raises(InputError, match="seed: 0 there, 5 here"):
+        run_job(dataclasses.replace(named, seed=5), tmp_path)
+
+
+def test_threads_are_no_part_of_what_a_run_is(target: Llama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class KilledError(Exception):
+        pass
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        run(target, tmp_path, progress=kill)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert run(target, tmp_path).inputs["threads"] == 2
 
 
 def test_the_clock_runs_on_warm_sources(target: Llama, tmp_path: Path) -> None:
@@ -441,3 +515,20 @@ def test_a_model_of_another_family_is_measured_through_transformers(tmp_path: Pa
     )
     with pytest.raises(InputError, match="Llama family"):
         measure(model, [read_source("draft:drop=1")], REQUESTS[:1], tmp_path / "self", settings=SETTINGS)
+
+
+def test_more_threads_are_taken_only_where_they_pay(target: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specplan.harness import threads
+
+    chosen = [1]
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: chosen.append(n))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: chosen[-1])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for seconds, best in (({1: 8.0, 4: 2.0, 8: 1.9}, 4), ({1: 1.0, 4: 3.0, 8: 0.9}, 1), ({1: 8.0, 4: 4.0, 8: 1.0}, 8)):
+        monkeypatch.setattr(threads.PassClock, "round", lambda *_, s=seconds: {4: s[chosen[-1]]})
+        assert threads.fastest_threads(target) == best == chosen[-1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    before = list(chosen)
+    threads.fastest_threads(target)
+    assert chosen == before
