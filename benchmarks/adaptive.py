@@ -59,9 +59,8 @@ def main() -> int:
             adapted(on, source, shape, batch, np.full_like(batch, 2048.0), kappa.astype(np.int64), 1e-3 * kappa)
 
     first, again = least(cells, 1), least(cells, 3)
-    print(
-        f"{len(sources) * batch.size:,} cells of batch, kappa and source: {first:.2f} s first, {again:.2f} s again (limit 2)"
-    )
+    count = len(sources) * batch.size
+    print(f"{count:,} cells of batch, kappa and source: {first:.2f} s first, {again:.2f} s again (limit 2)")
     return 0 if ok and first < 2 else 1
 
 
