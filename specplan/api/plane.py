@@ -1,7 +1,8 @@
 """The (alpha, c) plane, and speedup over one quantity."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from specplan.api.answer import Answer, model_of, question, several
 from specplan.api.sources import Place, load_sources, scenes
 from specplan.decide.documents import shortest_measured
 from specplan.decide.plane import Plane, Scene, planes_of
+from specplan.decide.pricing import Setting
+from specplan.decide.source import Placed
 from specplan.decide.sweep import CONTEXT_END, Sweep, axis_named, default_axis
 from specplan.decide.sweep import sweep as swept
 from specplan.report import plane_report
@@ -145,6 +148,7 @@ def plane(
         context_len=units.parse_count(context_len),
         ridge=ridge,
         kappa=kappa,
+        stepwise=axis is not None,
     )
     targets = [model_of(t, quantization) for t in several(target)]
     found = scenes(place, targets, drafts=drafts, sources=given, alphas=[str(a) for a in several(alpha)], costs=c)
@@ -162,10 +166,21 @@ def plane(
             cells=cells,
         )
     else:
-        entries = [entry for scene in found for entry in scene.placed]
+        entries = _told_apart([entry for scene in found for entry in scene.placed])
         top = None if x_max is None else units.parse_count(x_max)
         if top is None and axis == "context" and targets:
             top = min(CONTEXT_END, max(t.max_position or CONTEXT_END for t in targets))
         xs = default_axis(axis, top)
         over = swept(axis, entries, xs=xs, batch=batch, context_len=place.context_len)
     return Picture(planes=planes, sweep=over, scenes=tuple(found), where=place.where if targets else "")
+
+
+def _told_apart(entries: Sequence[tuple[Placed, Setting]]) -> list[tuple[Placed, Setting]]:
+    """The entries, those of one name with their draft length, and with the rule that verifies a part of it."""
+    names = Counter(p.label for p, _ in entries)
+    out = []
+    for p, setting in entries:
+        length = [f"k={p.kappa}"] if names[p.label] > 1 else []
+        words = [p.name, *length, *(["adaptive"] if p.source.adaptive is not None else [])]
+        out.append((replace(p, source=replace(p.source, label=" ".join(words))) if len(words) > 1 else p, setting))
+    return out

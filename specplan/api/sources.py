@@ -144,6 +144,8 @@ class Place:
     ridge: float | None
     kappa: int
     measured: Sequence[str] = ()
+    stepwise: bool = False
+    """Whether what is asked prices adaptive verification step by step, so that no one verify factor stands for it."""
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -193,7 +195,8 @@ class Place:
             return found, setting
         if setting.pair is not None:
             found = replace(found, padded=is_padded(setting.pair.machine, replace(source, model=draft)))
-        c, verify = priced(found, setting, batch=self.batch, context_len=self.context_len)
+        fixed = replace(found, source=replace(found.source, adaptive=None)) if self.stepwise else found
+        c, verify = priced(fixed, setting, batch=self.batch, context_len=self.context_len)
         if draft is not None:
             found = replace(found, c=c, c_origin="derived")
         if source.verify is None:

@@ -108,7 +108,8 @@ def adapted(
     hazard = hazard_of(source)
     found = np.empty((3, batch.size))
     b, t, k, d = (x.ravel() for x in (batch, context_len, kappa, draft_s))
-    nodes = np.unique(np.concatenate([b[b <= _EXACT], _grid(b[b > _EXACT])])).astype(np.int64)
+    sizes = np.asarray(b, np.float64)
+    nodes = np.unique(np.concatenate([sizes[sizes <= _EXACT], _grid(sizes[sizes > _EXACT])])).astype(np.int64)
     for context in dict.fromkeys(t.tolist()):
         costs = verify_costs(on, shape, batches=nodes, context_len=context)
         for length in dict.fromkeys(k[t == context].tolist()):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import numpy.typing as npt
 
 from specplan.decide.ranks import require_ranks
@@ -25,7 +26,7 @@ from specplan.values.draft_methods import draft_method
 from specplan.values.formats import NumberFormat
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
-from specplan.values.source import NO_SOURCE, Range
+from specplan.values.source import NO_SOURCE, Range, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +114,16 @@ def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple
     """
     on, s = pair.machine, source.source
     if s.adaptive is not None:
-        raise s.wrong("adaptive verification has no one verify factor; compare and schedule price it step by step")
-    method = "" if pair.draft is None else pair.draft.draft_method
+        raise s.wrong(
+            "adaptive verification has no one verify factor; compare, schedule and plane over batch, context or kappa "
+            "price it step by step"
+        )
     timed = replace(
-        s, kind=method or s.kind, model=pair.draft, kappa=None,
+        _named(s, pair),
         verify=None if s.verify_origin == "measured" else s.verify,
         alpha=Range.at(0.0), hazard=(), hit=None, continuation=None, emitted=None,
     )  # fmt: skip
-    of = Loads(target=_shape(pair.target, pair), draft=None if pair.draft is None else _shape(pair.draft, pair))
-    tables = {"target_table": pair.table(pair.target.name), "draft_table": pair.table(s.name)}
-    step = step_time(on, timed, of, batch, context_len, source.kappa, **tables)
+    step = step_time(on, timed, _loads(pair), batch, context_len, source.kappa, **_tables(s, pair))
     plain_s = float(plain_step_s(pair, batch, context_len))
     drafting = 1.0 if source.drafts_always else source.coverage
     if drafting == 0.0:
@@ -132,6 +133,40 @@ def _in_steps(source: Placed, pair: Pair, batch: int, context_len: int) -> tuple
         return source.c, 1.0 + (draft + rest - 1.0) / drafting
     c = source.c if s.c is not None else draft / drafting / source.kappa
     return c, 1.0 + (rest - 1.0) / drafting
+
+
+def adaptive_curve(
+    source: Placed, setting: Setting, *, batch: npt.ArrayLike, context_len: npt.ArrayLike, kappa: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Speedup, c and mean verify factor of a source under adaptive verification, at arrays of one shape.
+
+    Raises
+    ------
+    InputError
+        Where no models and card are named: the rule needs the cost of every width.
+    """
+    s, pair = source.source, setting.pair
+    if pair is None:
+        raise s.wrong("adaptive verification chooses by the cost of each width: name the target and the card")
+    timed = replace(_named(s, pair), kappa=None)
+    step = step_time(pair.machine, timed, _loads(pair), batch, context_len, kappa, **_tables(s, pair))
+    plain_s = plain_step_s(pair, batch, context_len)
+    c = step.draft_s / plain_s / np.maximum(kappa, 1)
+    return step.emitted / step.step_s * plain_s, c, (step.verify_s + step.host_s) / plain_s
+
+
+def _named(source: Source, pair: Pair) -> Source:
+    """The source with the model that drafts, under the method that its head names."""
+    method = "" if pair.draft is None else pair.draft.draft_method
+    return replace(source, kind=method or source.kind, model=pair.draft)
+
+
+def _loads(pair: Pair) -> Loads:
+    return Loads(target=_shape(pair.target, pair), draft=None if pair.draft is None else _shape(pair.draft, pair))
+
+
+def _tables(source: Source, pair: Pair) -> dict[str, MeasuredTable | None]:
+    return {"target_table": pair.table(pair.target.name), "draft_table": pair.table(source.name)}
 
 
 def plain_step_s(pair: Pair, batch: npt.ArrayLike, context_len: npt.ArrayLike) -> FloatArray:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from specplan.decide.pricing import Pair, Setting, plain_step_s, priced
+from specplan.decide.pricing import Pair, Setting, adaptive_curve, plain_step_s, priced
 from specplan.decide.source import Placed, longest, source_speedup
 from specplan.decide.step_setting import Setting as Served
 from specplan.decide.step_setting import pool_of
@@ -226,6 +226,9 @@ def _curve(source: Placed, x: FloatArray, s: FloatArray, c: FloatArray, v: Float
 
 def _over_kappa(source: Placed, setting: Setting, x: FloatArray, batch: int, context_len: int) -> Curve:
     ks = x.astype(np.int64)
+    if source.source.adaptive is not None:
+        ks = np.minimum(ks, longest(source.source, int(ks.max())))
+        return _curve(source, x, *adaptive_curve(source, setting, batch=batch, context_len=context_len, kappa=ks))
     known = ks <= longest(source.source, int(ks.max()))  # no longer path is drafted
     s, c, v = np.full((3, x.size), np.nan)
     pairs = [priced(replace(source, kappa=int(k)), setting, batch=batch, context_len=context_len) for k in ks[known]]
@@ -235,6 +238,8 @@ def _over_kappa(source: Placed, setting: Setting, x: FloatArray, batch: int, con
 
 
 def _over_coverage(source: Placed, _: Setting, x: FloatArray, __: int, ___: int) -> Curve:
+    if source.source.adaptive is not None:
+        raise source.source.wrong("adaptive verification is drawn over batch, context or kappa")
     s = source_speedup(source, coverage=x) if source.is_weightless else np.full(x.size, float(source_speedup(source)))
     return _curve(source, x, s, np.full(x.size, source.c), np.full(x.size, source.verify))
 
@@ -279,6 +284,10 @@ def _over_seats(
 
 
 def _over_loads(source: Placed, setting: Setting, x: FloatArray, loads: Sequence[tuple[int, int]]) -> Curve:
+    if source.source.adaptive is not None:
+        b, n = np.array(loads).T
+        parts = adaptive_curve(source, setting, batch=b, context_len=n, kappa=np.full(b.shape, source.kappa))
+        return _curve(source, x, *parts)
     pairs = [priced(source, setting, batch=b, context_len=n) for b, n in loads]
     c, v = (np.array(column) for column in zip(*pairs, strict=True))
     source.emitted()  # an error about acceptance comes before one about arrays

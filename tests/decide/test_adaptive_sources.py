@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import specplan
 from specplan.decide.compare import compare
 from specplan.decide.pricing import Pair, Setting, priced
 from specplan.decide.schedule import schedule
@@ -63,5 +64,26 @@ def test_only_vllms_dspark_is_told_to_adapt() -> None:
 def test_a_plane_has_no_place_for_a_rule_that_decides_per_step() -> None:
     pair = Pair(target=TARGET, accelerator=CARD, layer="modelled")
     source = placed(read_source("mine:c=.01,alpha=.7,k=7,adaptive"), kappa=7, c=0.01)
-    with pytest.raises(InputError, match="compare and schedule price it"):
+    with pytest.raises(InputError, match="compare, schedule and plane over batch"):
         priced(source, Setting(pair=pair), batch=4, context_len=2048)
+
+
+@pytest.mark.parametrize("kind", ["batch", "context"])
+def test_the_plane_draws_adaptive_as_compare_prices_it(kind: str) -> None:
+    texts = ["llama3.2-1b:alpha=.7,k=7,adaptive", "llama3.2-1b:alpha=.7,k=7", "ngram:alpha=.6,k=5,adaptive"]
+    drawn = specplan.plane("llama3-8b", sources=texts, kind=kind, batch=16, x_max=64 if kind == "batch" else "8k").sweep
+    assert drawn is not None
+    labels = [c.source.label for c in drawn.curves]
+    assert labels == ["llama3.2-1b k=7 adaptive → llama3-8b", "llama3.2-1b k=7 → llama3-8b", "ngram adaptive"]
+    for at in (0, drawn.x.size - 1):
+        load = {"batch": [int(drawn.x[at])]} if kind == "batch" else {"batch": [16], "context_len": int(drawn.x[at])}
+        cells = specplan.compare("llama3-8b", sources=texts, **load).cells
+        for text, curve in zip(texts, drawn.curves, strict=True):
+            (cell,) = (c for c in cells if c.source == text)
+            assert curve.speedup[at] == pytest.approx(cell.speedup, rel=1e-9)
+
+
+@pytest.mark.parametrize(("target", "kind"), [("llama3-8b", "plane"), ("llama3-8b", "coverage"), ((), "batch")])
+def test_adaptive_is_refused_where_no_steps_are_priced(target: str, kind: str) -> None:
+    with pytest.raises(InputError, match="adaptive verification"):
+        specplan.plane(target, sources="mine:c=.1,alpha=.7,k=4,adaptive", kind=kind, ridge=None if target else 295.0)
