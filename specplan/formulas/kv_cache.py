@@ -8,7 +8,9 @@ Source: chapter, "The memory the draft takes before it drafts anything"; page si
 section 7.4.
 """
 
+import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -42,39 +44,55 @@ def _heads_bytes(mixer: Attention, kv: NumberFormat, tp: int) -> float:
     return heads * (mixer.head_dim + mixer.value_dim) * kv.bytes
 
 
-def _stored(mixer: Mixer | None, length: FloatArray, kv: NumberFormat, tp: int) -> FloatArray:
-    """Bytes of keys and values that one layer keeps of `length` tokens on one rank."""
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Part of a layer's cache: bytes per entry, an entry per `rate` tokens, entries up to `limit`."""
+
+    entry_bytes: float
+    limit: float = math.inf
+    rate: int = 1
+
+    def bytes(self, length: FloatArray) -> FloatArray:
+        """Of `length` tokens."""
+        entries = length if self.rate == 1 else np.floor(length / self.rate)
+        return np.asarray(self.entry_bytes * np.minimum(entries, self.limit))
+
+
+def stored_spans(mixer: Mixer | None, kv: NumberFormat, tp: int) -> tuple[Span, ...]:
+    """What one layer keeps of keys and values on one rank."""
     match mixer:
         case Attention(shares_kv=False):
-            return _heads_bytes(mixer, kv, tp) * np.minimum(length, _limit(mixer))
+            return (Span(_heads_bytes(mixer, kv, tp), _limit(mixer)),)
         case LatentAttention():
             own_index = _index_bytes(mixer.index_dim) if mixer.index_heads and not mixer.index_shared else 0.0
-            kept = _latent_bytes(mixer, kv) + own_index
-            return kept * np.minimum(length, mixer.window or np.inf)
+            return (Span(_latent_bytes(mixer, kv) + own_index, mixer.window or math.inf),)
         case CompressedAttention():
             vector = mixer.head_dim * kv.bytes
-            entries = np.floor(length / mixer.rate) if mixer.rate else np.zeros_like(length)
-            return vector * np.minimum(length, mixer.window) + (vector + _index_bytes(mixer.index_dim)) * entries
+            window = Span(vector, mixer.window)
+            rest = Span(vector + _index_bytes(mixer.index_dim), rate=mixer.rate) if mixer.rate else None
+            return (window,) if rest is None else (window, rest)
         case _:
-            return np.zeros_like(length)
+            return ()
 
 
-def _read(mixer: Mixer | None, length: FloatArray, kv: NumberFormat, tp: int) -> FloatArray:
-    """Bytes of keys and values that one layer reads in a step behind `length` tokens on one rank."""
+def read_spans(mixer: Mixer | None, kv: NumberFormat, tp: int) -> tuple[Span, ...]:
+    """What one layer reads of keys and values in a step on one rank."""
     match mixer:
         case Attention():
-            return _heads_bytes(mixer, kv, tp) * np.minimum(length, _limit(mixer))
+            return (Span(_heads_bytes(mixer, kv, tp), _limit(mixer)),)
         case LatentAttention(index_heads=indexers) if indexers:
             index = 0.0 if mixer.index_shared else _index_bytes(mixer.index_dim)
-            return _latent_bytes(mixer, kv) * np.minimum(length, mixer.index_topk) + index * length
+            return (Span(_latent_bytes(mixer, kv), mixer.index_topk), Span(index))
         case CompressedAttention(rate=rate) if rate:
             vector = mixer.head_dim * kv.bytes
-            entries = np.floor(length / rate)
-            chosen = np.minimum(entries, mixer.index_topk) if mixer.index_topk else entries
-            window = vector * np.minimum(length, mixer.window)
-            return window + vector * chosen + _index_bytes(mixer.index_dim) * entries
+            chosen = Span(vector, mixer.index_topk or math.inf, rate)
+            return (Span(vector, mixer.window), chosen, Span(_index_bytes(mixer.index_dim), rate=rate))
         case _:
-            return _stored(mixer, length, kv, tp)
+            return stored_spans(mixer, kv, tp)
+
+
+def _bytes(spans: tuple[Span, ...], length: FloatArray) -> FloatArray:
+    return sum((span.bytes(length) for span in spans), np.zeros_like(length))
 
 
 def _limit(mixer: Attention) -> float:
@@ -82,7 +100,7 @@ def _limit(mixer: Attention) -> float:
     return min(mixer.window or np.inf, mixer.chunk or np.inf)
 
 
-def _state_bytes(mixer: Mixer | None, model: Model, tp: int) -> float:
+def recurrent_state_bytes(mixer: Mixer | None, model: Model, tp: int) -> float:
     """Bytes of one request's recurrent state in one layer on one rank."""
     if not isinstance(mixer, Recurrent):
         return 0.0
@@ -167,7 +185,7 @@ def _token_bytes(mixer: Mixer | None, kv: NumberFormat, tp: int) -> float:
     if isinstance(mixer, CompressedAttention):
         vector = mixer.head_dim * kv.bytes
         return vector + ((vector + _index_bytes(mixer.index_dim)) / mixer.rate if mixer.rate else 0.0)
-    return float(_stored(mixer, np.asarray(1.0), kv, tp))
+    return float(_bytes(stored_spans(mixer, kv, tp), np.asarray(1.0)))
 
 
 def kv_bytes_stored(
@@ -195,7 +213,7 @@ def kv_bytes_stored(
     length = np.asarray(context_len, dtype=np.float64)
     total = np.zeros_like(length)
     for mixer, n in _mixers(model).items():
-        total += n * (_stored(mixer, length, kv, tp) + _state_bytes(mixer, model, tp))
+        total += n * (_bytes(stored_spans(mixer, kv, tp), length) + recurrent_state_bytes(mixer, model, tp))
     return total
 
 
@@ -225,7 +243,7 @@ def kv_bytes_read(
     length = np.asarray(context_len, dtype=np.float64)
     total = np.zeros_like(length)
     for mixer, n in _mixers(model).items():
-        total += n * (_read(mixer, length, kv, tp) + _state_bytes(mixer, model, tp))
+        total += n * (_bytes(read_spans(mixer, kv, tp), length) + recurrent_state_bytes(mixer, model, tp))
     return total
 
 

@@ -34,7 +34,7 @@ from specplan.formulas.parameters import (
     outer_weights,
 )
 from specplan.values.formats import NumberFormat
-from specplan.values.kernels import GemmLaw, KernelLaws, LatentLaw
+from specplan.values.kernels import GemmLaw, KernelLaws, LatentLaw, RecurrentLaw
 from specplan.values.model import (
     Access,
     Attention,
@@ -473,7 +473,9 @@ def _times(kernel: Kernel, laws: KernelLaws, peaks: Peaks, at: PassPoint, hidden
         case ExpertsKernel():
             yield _experts_time(kernel, laws, peaks, at, hidden)
         case RecurrentKernel():
-            law = laws.recurrent.get(kernel.kind) or laws.recurrent["gated_delta_net"]
+            law = laws.recurrent.get(kernel.kind) or laws.recurrent.get("gated_delta_net")
+            # Where no mixer was measured on a card, an elementwise kernel stands in.
+            law = law or RecurrentLaw(fixed_s=laws.glue_s, bandwidth_share=GLUE_SHARE)
             # A state is read once and written once per position, to roll back to.
             moved = at.batch * (1 + at.width) * kernel.state_bytes
             yield _time(kernel.kind, kernel.count, recurrent_s(law, moved, peaks.bandwidth), moved / peaks.bandwidth)

@@ -27,7 +27,7 @@ from specplan.ingest.startup_words import (
     SETTINGS,
     VERSION,
 )
-from specplan.records.startup import Reading, StartupLog
+from specplan.records.startup import CUT, Reading, StartupLog
 
 _CHUNK: Final = 1 << 20
 _LONGEST_LINE: Final = 1 << 18
@@ -264,6 +264,7 @@ class _State:
 
     def __init__(self) -> None:
         self.starts = [_Start(1)]
+        self.cut = False
         self.n_lines = self.n_bytes = 0
 
     def line(self, number: int, text: str, raw: bytes, *, whole: bool) -> None:
@@ -277,12 +278,13 @@ class _State:
                 self.starts.append(start)
             start.opened.add(key)
         start.line(number, text, raw, whole=whole)
+        self.cut = self.cut or not whole
 
     def finish(self) -> StartupLog:
         # A start that was opened and cut off says nothing; the one before it is judged.
         told = [start for start in self.starts if start.readings or start.refusals]
         *earlier, judged = [start.finish() for start in told or self.starts if start.settings or told]
-        notes = judged.notes
+        notes = (*judged.notes, CUT) if self.cut else judged.notes
         if earlier:
             notes = (
                 *notes,

@@ -16,7 +16,7 @@ from specplan.memory.speculative import (
     sglang_speculation,
 )
 from specplan.memory.vllm import VllmFlags
-from specplan.records.startup import TERMS, StartupLog
+from specplan.records.startup import CUT, TERMS, StartupLog
 from specplan.units import GIB
 from specplan.values.hardware import Accelerator
 from specplan.values.vllm_versions import DEFAULT_VERSION, GRAPHS_IN_BUDGET, known_version, version_number
@@ -515,6 +515,8 @@ def _largest(terms: list[TermCheck], log: StartupLog) -> str:
             return f"the last start agrees in every printed term; start {which} printed other figures"
         unread = sum(t.verdict == "read only" for t in terms)
         also = f" ({unread} printed figures are not predicted)" if unread else ""
+        if CUT in log.notes:
+            return f"every printed term of the whole lines agrees within its last digit{also}; {CUT}"
         return f"none: every printed term agrees within its last digit{also}"
     causes = [t for t in off if t.term in {"requested_bytes", *_CAUSES} and abs(t.difference or 0.0) > t.step]
     if causes:

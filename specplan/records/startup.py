@@ -31,6 +31,10 @@ class Reading:
     line: int
 
 
+CUT: Final = "the log ends within a line; a figure that stands there is not judged"
+"""Among the notes of such a log."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupLog:
     """What a start-up log says.

@@ -71,7 +71,7 @@ MAX_PREFILL_TOKENS: Final = 16384
 @loop
 def _left(s: State, r: int) -> int:
     """Tokens that a request may still ask for, as far as admission counts them."""
-    return min(s.req[r + OUTPUT] - s.req[r + EMITTED], CLIP)
+    return int(min(s.req[r + OUTPUT] - s.req[r + EMITTED], CLIP))
 
 
 @loop
@@ -204,7 +204,7 @@ def _needed(s: State, rules: Rules, r: int) -> int:
     if req[r + IN_CHUNK] > 0:
         return 0
     upto = min(req[r + PROMPT] + req[r + EMITTED] + req[r + PENDING], rules.max_len)
-    return max((upto + rules.block - 1) // rules.block - req[r + HELD], 0)
+    return int(max((upto + rules.block - 1) // rules.block - req[r + HELD], 0))
 
 
 @loop

@@ -162,7 +162,7 @@ def test_the_tables_are_what_the_measured_layer_reads(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["steps.json", "steps.smollm2-135m.json"]
     table = load_measured_table(path)
-    assert table.source.endswith("(2 rows, batch 1)")
+    assert table.source.endswith("(2 rows, batch 1, width 1 to 2)")
     written = json.loads(path.read_text())
     assert (written["model"], written["layers"], written["layers_of_model"]) == ("smollm2-360m", 1, 32)
     assert [r["seconds"] for r in written["rows"]] == [r["seconds"] for r in document["target"]["rows"]]
