@@ -135,6 +135,7 @@ PANELS: Final[dict[str, frozenset[str]]] = {
             "--output",
             "--data",
             "--title",
+            "--picture",
             "--kind",
             "--log-c",
             "--levels",

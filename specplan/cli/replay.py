@@ -1,8 +1,18 @@
 """`specplan replay`."""
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from specplan.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from specplan.decide.classes import ClassPlan
+    from specplan.decide.pricing import Pair
+    from specplan.replay.summary import Replayed
 
 
 def replay(
@@ -49,6 +59,11 @@ def replay(
     adaptive: bool = typer.Option(
         False, "--adaptive", help="What adaptive verification would give on --target, at batch 1, 16, 64, 256 and -b."
     ),
+    picture: str = typer.Option(
+        None,
+        "--picture",
+        help="With --adaptive: draft length by class of requests (tag) over batch, .svg, .png or .pdf.",
+    ),
     timing: bool = typer.Option(False, "--timing", help="Show the time per step of specplan's own matchers."),
     json: bool = options.JSON,
 ) -> None:
@@ -60,9 +75,9 @@ def replay(
     from pathlib import Path
 
     from specplan import units
+    from specplan.decide.classes import ClassPlan
     from specplan.decide.drift import alert_threshold
     from specplan.decide.pricing import Pair
-    from specplan.errors import InputError
     from specplan.files.lines import BrokenLog
     from specplan.propose.spelling import grid_of, parse_source
     from specplan.replay.adaptive import AdaptiveReplay, replay_adaptively
@@ -77,10 +92,7 @@ def replay(
     from specplan.specs.catalog import load_target
     from specplan.specs.hardware import load_accelerator
 
-    if adaptive and target is None:
-        raise InputError("--adaptive prices steps: name the model that is served, --target")
-    if quantization and target is None:
-        raise InputError(f"--quantization {quantization}: is the format of the model that is served; name it, --target")
+    drawn = _asked_of_target(target, quantization, adaptive=adaptive, picture=picture)
     threshold = None if alert is None else alert_threshold(alert)
     named = {parse_source(text): text.strip() for text in source}
     for text in grid:
@@ -127,11 +139,15 @@ def replay(
         best_by_time=None if best is None or best.by_time is None else best.by_time.measured.source,
     )
     budgets: tuple[AdaptiveReplay, ...] = ()
+    classes: list[tuple[str, tuple[ClassPlan, ...]]] = []
     if adaptive and pair is not None:
         loads, read = sorted({1, 16, 64, 256, batch}), list(reader.read(plan.paths))
         with Bars() as bars:
             length = units.parse_count(context)
             budgets = replay_adaptively(named, read, pair, loads, length, progress=bars.update)
+        classes = _by_class(sources, pair, loads, length)
+        if drawn is not None:
+            _draw_classes(classes, drawn, f"Who should speculate: {target} on {tp} x {gpu}")
     if json:
         from specplan.report.json_document import render
         from specplan.report.replay_report import replay_document
@@ -140,9 +156,10 @@ def replay(
         inputs |= {"gpu": None if target is None else gpu, "batch": batch, "tp": tp}
         document = replay_document(inputs, sources, facts)
         if budgets:
-            from specplan.report.adaptive_table import adaptive_entries
+            from specplan.report.adaptive_table import adaptive_entries, class_entries
 
             document["adaptive"] = adaptive_entries(budgets)
+            document["classes"] = class_entries(classes)
         typer.echo(render(document))
     else:
         from specplan.report.console import Console
@@ -151,15 +168,61 @@ def replay(
         console = Console(wide=True)
         print_replay(sources, facts, console, timing=timing)
         if budgets:
-            from specplan.report.adaptive_table import print_adaptive
+            from specplan.report.adaptive_table import print_adaptive, print_classes
 
             print_adaptive(budgets, console, where=f"for {target} on {tp} x {gpu}, context {context}")
-    if threshold is not None:
-        fallen = [(r.measured.source, r.drift) for r in sources if r.drift is not None and r.drift.passes(threshold)]
-        for name, fall in fallen:
-            typer.echo(
-                f"alert: {name}: accepted tokens per step fell by {fall.fall:.0%} at request {fall.at_request}",
-                err=True,
-            )
-        if fallen:
-            raise typer.Exit(1)
+            if classes:
+                print_classes(classes, console)
+    _fire(sources, threshold)
+
+
+def _asked_of_target(
+    target: str | None, quantization: str | None, *, adaptive: bool, picture: str | None
+) -> "Path | None":
+    """Where the picture goes; refuses options that need another beside them."""
+    from specplan.errors import InputError
+    from specplan.report.output_file import PICTURES, output_path
+
+    if adaptive and target is None:
+        raise InputError("--adaptive prices steps: name the model that is served, --target")
+    if quantization and target is None:
+        raise InputError(f"--quantization {quantization}: is the format of the model that is served; name it, --target")
+    if picture is not None and not adaptive:
+        raise InputError(f"--picture {picture}: draws draft lengths by class of requests; add --adaptive")
+    return None if picture is None else output_path(picture, PICTURES)
+
+
+def _fire(sources: "Sequence[Replayed]", threshold: float | None) -> None:
+    """Name the sources that fell by more than the threshold and end with 1, if there are some."""
+    if threshold is None:
+        return
+    fallen = [(r.measured.source, r.drift) for r in sources if r.drift is not None and r.drift.passes(threshold)]
+    for name, fall in fallen:
+        typer.echo(
+            f"alert: {name}: accepted tokens per step fell by {fall.fall:.0%} at request {fall.at_request}",
+            err=True,
+        )
+    if fallen:
+        raise typer.Exit(1)
+
+
+def _by_class(
+    sources: "Sequence[Replayed]", pair: "Pair", loads: list[int], context_len: int
+) -> "list[tuple[str, tuple[ClassPlan, ...]]]":
+    """Draft lengths by class of requests, of the sources that drafted for at least two classes."""
+    from specplan.decide.classes import class_plans
+    from specplan.timing.draft_time import host_ngram_s
+
+    matching = [float(host_ngram_s(n, context_len)) for n in loads]
+    found = [(s.measured.source, class_plans(s.tags, pair, loads, context_len, matching)) for s in sources]
+    return [(name, plans) for name, plans in found if plans]
+
+
+def _draw_classes(classes: "list[tuple[str, tuple[ClassPlan, ...]]]", path: "Path", heading: str) -> None:
+    from specplan.errors import InputError
+    from specplan.report.class_plot import draw_classes
+    from specplan.report.picture import save
+
+    if not classes:
+        raise InputError(f"--picture {path}: the trace has no two classes of requests (--tag-field)")
+    save(draw_classes(classes, title=heading), path, heading)

@@ -249,6 +249,77 @@ def _allocated(s: FloatArray, budget: int, threshold: float | None) -> IntArray:
     return lengths
 
 
+def class_lengths(
+    survival: npt.ArrayLike,
+    drafted: npt.ArrayLike,
+    share: npt.ArrayLike,
+    cost: WidthCost,
+    batch: int,
+    draft_s: float = 0.0,
+) -> tuple[IntArray, float, float]:
+    r"""Draft length of each class of requests that run in one batch.
+
+    .. math:: \max_{\kappa_1, \dots} \frac{1 + \sum_c w_c \sum_{k \le \kappa_c} S_c(k)}
+        {D + V(B + B \sum_c w_c \sum_{k \le \kappa_c} D_c(k))}
+
+    Parameters
+    ----------
+    survival, drafted : array_like, shape (classes, positions)
+        Of a step of a request of each class: the probability that position k is accepted, and that it is drafted at
+        all, the latter at least the former. Both only fall along the positions.
+    share : array_like, shape (classes,)
+        Of the batch's requests, adding up to 1.
+    cost : WidthCost
+        Seconds of a verifying pass.
+    batch : int
+        Requests.
+    draft_s : float
+        Seconds of drafting, paid where a class drafts.
+
+    Returns
+    -------
+    lengths : ndarray of int, shape (classes,)
+    tokens, seconds : float
+        Of the whole batch's step.
+
+    Raises
+    ------
+    InputError
+        If an array does not have the shape or range above.
+
+    Notes
+    -----
+    Taken are the lengths that are best at some price of a position, and of those the fastest: exact where the time is
+    linear in width; on a staircase a mix between two prices can be better by less than a stair.
+
+    Examples
+    --------
+    >>> free = WidthCost.of([1, 64], [1.0, 1.2], 0.01)
+    >>> lengths, tokens, seconds = class_lengths([[0.9, 0.8], [0.1, 0.0]], [[1, 1], [1, 1]], [0.5, 0.5], free, 16)
+    >>> lengths.tolist()
+    [2, 1]
+    >>> steep = WidthCost.of([1, 16], [1.0, 1.0], 0.05)
+    >>> class_lengths([[0.9, 0.8], [0.1, 0.0]], [[1, 1], [1, 1]], [0.5, 0.5], steep, 16)[0].tolist()
+    [2, 0]
+    """
+    s, d, w = checked_survivals(survival), checked_survivals(drafted), np.asarray(share, dtype=np.float64)
+    if s.shape != d.shape or w.shape != s.shape[:1] or np.any(s > d + _FLAT):
+        raise InputError("classes need survivals, drafted shares at least as high, and one share of requests each")
+    if not (np.all(w >= 0) and abs(w.sum() - 1) < 1e-9) or batch < 1:
+        raise InputError("the shares of the classes must add up to 1, and a batch has at least one request")
+    gain, width = (np.pad(np.cumsum(x, axis=1), ((0, 0), (1, 0))) for x in (s, d))
+    rise, run = (x[:, None, :] - x[:, :, None] for x in (gain, width))
+    slopes = np.unique(rise[run > 0] / run[run > 0])
+    prices = np.concatenate([[0.0], slopes * (1 - 1e-9), slopes * (1 + 1e-9)])
+    lengths = np.argmax(gain[None] - prices[:, None, None] * width[None], axis=2)
+    lengths = np.unique(np.concatenate([lengths, np.zeros((1, w.size), np.int64)]), axis=0)
+    rows = np.arange(w.size)
+    tokens = batch * (1 + gain[rows, lengths] @ w)
+    seconds = cost.at(batch * (1 + width[rows, lengths] @ w)) + np.where(lengths.any(axis=1), draft_s, 0.0)
+    best = int(np.argmax(tokens / seconds))
+    return lengths[best], float(tokens[best]), float(seconds[best])
+
+
 def confidences(
     hazard: npt.ArrayLike, *, resolution: float, dispersion: float = 0.0, rows: int = 1024
 ) -> tuple[FloatArray, FloatArray]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from specplan.decide.classes import ClassPlan
 from specplan.report.grid import grid
 
 Interval = tuple[float, float, float]
@@ -62,3 +63,30 @@ def adaptive_entries(sources: Sequence[Any]) -> list[dict[str, Any]]:
         }
         for s in sources
     ]
+
+
+def print_classes(plans: Sequence[tuple[str, Sequence[ClassPlan]]], console: Console) -> None:
+    """Draft length of each class of requests by batch, beside one length for all."""
+    table = grid("source", "class", "batch", "share", "k", "E", "speedup", "of the batch", "one k for all",
+                 left=("source", "class"), wrap=("source",), literal=True)  # fmt: skip
+    for name, rows in plans:
+        for plan in rows:
+            for i, r in enumerate(plan.rows):
+                whole = (f"{plan.speedup:.3f}", f"{plan.one_speedup:.3f} (k {plan.one_kappa})") if i == 0 else ("", "")
+                table.add_row(
+                    name, r.tag or "(no tag)", f"{plan.batch:,}", f"{r.share:.0%}", str(r.kappa),
+                    f"{r.tokens_per_step:.3f}", f"{r.speedup:.3f}", *whole,
+                )  # fmt: skip
+    console.print("\ndraft length by class of requests, all in one batch", highlight=False, markup=False)
+    console.print(table)
+    console.print(
+        "k: drafted tokens that a class should verify, 0 where it should not speculate; share: of the recorded steps. "
+        "Acceptance by position and class is measured on the record, step times are modelled",
+        style="dim",
+        highlight=False,
+    )
+
+
+def class_entries(plans: Sequence[tuple[str, Sequence[ClassPlan]]]) -> list[dict[str, Any]]:
+    """The same as a part of the document of ``specplan replay --adaptive``."""
+    return [{"source": name, "batches": [asdict(plan) for plan in rows]} for name, rows in plans]

@@ -1,12 +1,13 @@
 """The budget of a step against brute force, its limits, and the published tables."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
 from specplan.errors import InputError
-from specplan.formulas.adaptive import WidthCost, adaptive_expectation, confidences, verify_budget
+from specplan.formulas.adaptive import WidthCost, adaptive_expectation, class_lengths, confidences, verify_budget
 from specplan.formulas.draft_length import speedup_by_kappa
 
 STAIRS = WidthCost.of([1, 2, 4, 8, 16, 32, 64], [1.0, 1.0, 1.05, 1.1, 1.4, 2.2, 3.9], 0.06)
@@ -106,3 +107,43 @@ def test_survivals_that_cannot_be_are_refused(survival: object, message: str) ->
 def test_tables_with_holes_are_refused(widths: list[int], seconds: list[float], slope: float) -> None:
     with pytest.raises(InputError, match="step costs"):
         WidthCost.of(widths, seconds, slope)
+
+
+def test_class_lengths_equal_every_combination_tried() -> None:
+    """On linear costs the best lengths by class are those that enumeration finds; on stairs they are not far off."""
+    rng = np.random.default_rng(21)
+    for case in range(200):
+        classes, k, batch = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(1, 64))
+        drafted = np.cumprod(rng.uniform(0.3, 1, (classes, k)), axis=1)
+        survival = drafted * np.cumprod(rng.uniform(0, 1, (classes, k)), axis=1)
+        share = rng.dirichlet(np.ones(classes))
+        widths = np.array([1]) if case % 2 else np.array([1, batch + 1, 2 * batch + 2, 4 * batch + 4])
+        cost = WidthCost.of(widths, np.linspace(1.0, 1.5, widths.size), float(rng.uniform(0, 0.05)))
+        lengths, tokens, seconds = class_lengths(survival, drafted, share, cost, batch, draft_s=0.1)
+        rates = {}
+        for tried in itertools.product(range(k + 1), repeat=classes):
+            sums = [
+                sum(w * x[:n].sum() for w, x, n in zip(share, rows, tried, strict=True)) for rows in (survival, drafted)
+            ]
+            spent = float(cost.at(batch * (1 + sums[1]))) + (0.1 if any(tried) else 0.0)
+            rates[tried] = batch * (1 + sums[0]) / spent
+        best = max(rates.values())
+        assert rates[tuple(lengths.tolist())] == pytest.approx(tokens / seconds, rel=1e-12)
+        assert tokens / seconds <= best * (1 + 1e-12)
+        assert tokens / seconds == pytest.approx(best, rel=1e-9 if widths.size == 1 else 0.12)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ([[0.5, 0.6]], [[1, 1]], [1.0]),
+        ([[0.5]], [[0.4]], [1.0]),
+        ([[0.5]], [[1.0]], [0.9]),
+        ([[0.5]], [[1.0, 1.0]], [1.0]),
+        ([[float("nan")]], [[1.0]], [1.0]),
+    ],
+    ids=str,
+)
+def test_classes_that_cannot_be_are_refused(wrong: tuple[Any, Any, Any]) -> None:
+    with pytest.raises(InputError):
+        class_lengths(*wrong, WidthCost.of([1], [1.0], 0.1), 4)

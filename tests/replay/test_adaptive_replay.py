@@ -1,10 +1,13 @@
 """Adaptive verification on recorded requests: its walk against replay, against a loop by hand, and its limits."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from specplan.cli.app import main
 from specplan.errors import InputError
 from specplan.formulas.adaptive import WidthCost, verify_budget
 from specplan.propose.spelling import parse_source
@@ -124,3 +127,31 @@ def test_trees_and_impossible_settings_are_refused() -> None:
         serve(tables, [0], 1, nothing, COST, keep=1.0)
     with pytest.raises(InputError, match="at least one request"):
         serve(tables, [0], 0, nothing, COST)
+
+
+def test_classes_of_requests_get_their_own_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests that repeat themselves and requests that do not, in one batch; together never worse than one length."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for i in range(8):
+        motif = rng.integers(0, 99, 9).tolist() * 9
+        rows.append({"id": f"r{i}", "tag": "repeats", "prompt_token_ids": motif[:30], "output_token_ids": motif[30:]})
+        noise = rng.integers(0, 12, 80).tolist()  # of few tokens: n-grams match, and the next token seldom does
+        rows.append({"id": f"n{i}", "tag": "noise", "prompt_token_ids": noise[:30], "output_token_ids": noise[30:]})
+    trace, picture = tmp_path / "trace.jsonl", tmp_path / "classes.svg"
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SystemExit):
+        main(["replay", str(trace), "-s", "ngram:min=1,max=3,k=5", "--adaptive", "--target", "llama3-70b", "--tp", "4",
+              "--context", "256", "--picture", str(picture), "--json"])  # fmt: skip
+    (found,) = json.loads(capsys.readouterr().out)["classes"]
+    plans = {plan["batch"]: plan for plan in found["batches"]}
+    lengths = {batch: {r["tag"]: r["kappa"] for r in plan["rows"]} for batch, plan in plans.items()}
+    for plan in plans.values():
+        assert plan["speedup"] >= plan["one_speedup"] * (1 - 1e-9)
+        assert sum(r["share"] for r in plan["rows"]) == pytest.approx(1)
+        mean = sum(r["share"] * r["speedup"] for r in plan["rows"])
+        assert mean == pytest.approx(plan["speedup"], rel=1e-9)
+    assert all(of["repeats"] >= of["noise"] for of in lengths.values())
+    assert lengths[256]["noise"] < lengths[1]["noise"]
+    assert lengths[256]["repeats"] == 5
+    assert "repeats" in picture.read_text()
