@@ -126,3 +126,20 @@ def test_the_document_is_named_by_card_and_day(script: ModuleType) -> None:
     path = script.default_output({"card": "NVIDIA H100 80GB HBM3", "date": "2026-11-30T01:02:03+00:00"})
     assert path.parent.name == "measurements"
     assert path.name == "gpu-check-nvidia-h100-80gb-hbm3-2026-11-30.json"
+
+
+def test_each_limit_is_judged_and_a_missed_one_counts(
+    document: dict, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = {one["what"]: one for one in document["limits"]}
+    assert sum("bandwidth floor" in what for what in judged) == 2
+    assert sum("over a softmax" in what for what in judged) > 2
+    for one in judged.values():
+        assert one["holds"] == (one["value"] >= one["limit"] if one["at_least"] else one["value"] <= one["limit"])
+    decode = {"layers": "as they are", "decode_floor_fraction": 0.5}
+    slow = {"models": [{"model": "m", "tensor_parallel_size": 1, "decode": [decode], "memory": []}]}
+    fast = {"models": [{**slow["models"][0], "decode": [decode, decode | {"decode_floor_fraction": 0.9}]}]}
+    for passes, strict, code in ((slow, True, 1), (slow, False, 0), (fast, True, 0)):
+        monkeypatch.setattr(script, "SECTIONS", (("passes", 0.5, lambda *_, p=passes: dict(p)),))
+        arguments = ["--device", "cpu", "--small", "-o", str(tmp_path / "out.json"), *(["--strict"] if strict else [])]
+        assert script.main(arguments) == code
