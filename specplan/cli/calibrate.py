@@ -2,6 +2,8 @@
 
 import typer
 
+from specplan.cli import options
+
 
 def calibrate(
     output: str = typer.Option(..., "--output", "-o", help="Profile to write, such as hardware_profiles/mine.yaml."),
@@ -17,12 +19,24 @@ def calibrate(
     repeats: int = typer.Option(7, "--repeats", help="Runs of each kind; the best counts."),
     buffer: str = typer.Option(None, "--buffer", help="What is read in one run, larger than every cache: 1 GiB."),
     inner: int = typer.Option(None, "--inner", help="Side of the square weights that are read and multiplied."),
+    from_server: list[str] = typer.Option(
+        [],
+        "--from-server",
+        "--from-metrics",
+        help="In place of this device: addresses, saved metrics pages or bench results of your server; writes what its "
+        "own steps took by batch and width (JSON), for --measured TARGET=FILE.",
+    ),
+    context: str = options.CONTEXT_LEN,
     model: str = typer.Option(
         None, "--model", help="Take --inner from the width of this model: narrow weights stream more slowly on a CPU."
     ),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
-    """Measure this device and write a hardware profile: bandwidth, matmul rate by positions and format, launches."""
+    """Measure this device and write a hardware profile: bandwidth, matmul rate by positions and format, launches.
+
+    The passes are specplan's own, not an engine's: for those, --from-server. A repeat that differs by more than a fifth
+    is refused as noise.
+    """
     from specplan import units
     from specplan.errors import InputError
     from specplan.files.writing import write_whole
@@ -35,6 +49,15 @@ def calibrate(
     from specplan.specs.catalog import load_model
     from specplan.specs.hardware import dump_accelerator, load_accelerator
 
+    if from_server:
+        from specplan.ingest.read import read_origin
+        from specplan.ingest.step_table import step_table
+
+        path = output_path(output, (".json",))
+        table = step_table([o for name in from_server for o in read_origin(name)], units.parse_count(context))
+        write_whole(path, json_document.render(table) + "\n")
+        typer.echo(json_document.render(table) if json else f"{len(table['rows'])} steps; wrote {path}")
+        return
     path = output_path(output, (".yaml", ".yml"))
     if model is not None:
         if inner is not None:
@@ -52,7 +75,7 @@ def calibrate(
     )
     datasheet = None if gpu is None else load_accelerator(gpu)
     with Bars() as bars:
-        report = measure(job, name or path.stem, datasheet=datasheet, progress=bars.update)
+        report = measure(job, name or path.stem, datasheet=datasheet, progress=bars.update, repeated=repeats > 1)
     write_whole(path, dump_accelerator(report.profile))
     if json:
         typer.echo(json_document.render(calibration_table.calibration_document(report)))

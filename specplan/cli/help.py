@@ -78,6 +78,7 @@ PANELS: Final[dict[str, frozenset[str]]] = {
             "--e2e",
             "--prompts",
             "--server",
+            "--from-server",
             "--server-plain",
             "--plain-body",
             "--max-tokens",

@@ -42,6 +42,9 @@ FAMILIES: Final = {
 }
 """NVIDIA's architectures by compute capability; 10 is Blackwell, 12 its consumer form."""
 
+APART: Final = 0.2
+"""How far two readings of one thing may differ, as a share of the slower one, before they are noise."""
+
 SLOWEST_S: Final = 0.5
 """A matmul that takes longer ends the sweep over positions."""
 
@@ -113,7 +116,12 @@ def check_device(device: str) -> None:
 
 
 def calibrate(
-    job: CalibrateJob, name: str, *, datasheet: Accelerator | None = None, progress: Progress | None = None
+    job: CalibrateJob,
+    name: str,
+    *,
+    datasheet: Accelerator | None = None,
+    progress: Progress | None = None,
+    repeated: bool = False,
 ) -> CalibrationReport:
     """Measure and put a profile together.
 
@@ -126,16 +134,20 @@ def calibrate(
         Shipped profile of the same card, over whose peaks fractions are taken.
     progress : callable, optional
         Called with what is measured, readings done and readings in all.
+    repeated : bool
+        Read again what the profile rests on, and note how far the two lie apart.
 
     Raises
     ------
     InputError
-        When the device is not there, or is not the datasheet's card.
+        When the device is not there, or is not the datasheet's card; or where a repeat differs by more than `APART`.
     """
     full = job.complete()
     if full.threads is not None:
         torch.set_num_threads(full.threads)
     readings = measure_device(full, progress)
+    if repeated:
+        readings = replace(readings, apart=_apart(full, readings))
     inputs = {
         "device": full.device,
         "name": name,
@@ -147,6 +159,24 @@ def calibrate(
         "threads": readings.threads,
     }
     return CalibrationReport(readings=readings, profile=profile_of(readings, name, datasheet), inputs=inputs)
+
+
+def _apart(job: CalibrateJob, readings: DeviceReadings) -> float:
+    """How far repeats of the weights' bandwidth and of the widest matmul lie from their readings, the larger share."""
+    widest = max((m for m in readings.matmul if m.format == job.formats[0]), key=lambda m: m.rows)
+    (again,) = matmul_readings(replace(job, rows=(widest.rows,)), job.formats[0])
+    weights = readings.best("weights")
+    pairs = [("matmul", widest.rate, again.rate)]
+    if weights is not None:
+        pairs.append(("bandwidth of weights", weights.rate, _weights_reading(job).rate))
+    found = {what: 1 - min(a, b) / max(a, b) for what, a, b in pairs}
+    what = max(found, key=lambda name: found[name])
+    if found[what] > APART:
+        raise InputError(
+            f"calibrate: a repeat of the {what} differs by {found[what]:.0%}: other work runs on this machine, and its "
+            "constants would be noise; nothing is written. Wait for a quiet one, or take more --repeats"
+        )
+    return found[what]
 
 
 def measure_device(job: CalibrateJob, progress: Progress | None = None) -> DeviceReadings:

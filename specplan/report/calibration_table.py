@@ -55,6 +55,7 @@ def calibration_document(report: CalibrationReport) -> dict[str, Any]:
             "graphed_kernel_s": r.launch.graphed_kernel_s,
             "layer_s": r.launch.layer_s,
         },
+        "repeat_apart": r.apart,
         "profile": {
             "name": card.name,
             "bandwidth_bytes_per_s": card.bandwidth,

@@ -103,6 +103,8 @@ class DeviceReadings:
     bandwidth, matmul
         Readings, at least one each.
     launch : LaunchReading
+    apart : float or None
+        How far a repeat of the weights' bandwidth and of the widest matmul differed, the larger; None if none ran.
     """
 
     device: str
@@ -116,12 +118,14 @@ class DeviceReadings:
     bandwidth: tuple[BandwidthReading, ...]
     matmul: tuple[MatmulReading, ...]
     launch: LaunchReading
+    apart: float | None = None
 
     @property
     def provenance(self) -> str:
         """Who measured, on what, when."""
         threads = "" if self.threads is None else f", {self.threads} thread{'s' * (self.threads != 1)}"
-        return f"specplan calibrate on {self.device}{threads}, torch {self.torch_version}, {self.date}"
+        apart = "" if self.apart is None else f", a repeat within {self.apart:.0%}"
+        return f"specplan calibrate on {self.device}{threads}, torch {self.torch_version}, {self.date}{apart}"
 
     def best(self, *kinds: str) -> BandwidthReading | None:
         """Fastest reading among some kinds; None where none was taken."""
@@ -187,7 +191,9 @@ def profile_of(readings: DeviceReadings, name: str, datasheet: Accelerator | Non
     (20000000000.0, 0.9)
     """
     at = readings.provenance
-    fastest = readings.best("read", "copy", "weights", "cache")
+    # a processor's copy counts lines that it never reads; a card's moves both ways over one bus
+    kinds = ("read", "weights", "cache") if readings.threads is not None else ("read", "copy", "weights", "cache")
+    fastest = readings.best(*kinds)
     peaks = readings.peaks()
     if fastest is None or not peaks:
         raise InputError("a profile needs at least one bandwidth and one matmul reading")

@@ -184,3 +184,52 @@ def test_what_cannot_be_measured_is_said_in_one_line(args: list[str], said: str,
     assert isinstance(done.exception, InputError)
     assert said in str(done.exception)
     assert not list(tmp_path.iterdir())
+
+
+def test_noise_is_refused_and_what_agrees_says_how_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two readings of one thing, the second slower by a share."""
+    from specplan.harness import calibrate as module
+
+    for slower, refused in ((1.1, False), (1.3, True)):
+        calls: dict[str, int] = {}
+
+        def read(_: CalibrateJob, calls: dict[str, int] = calls, slower: float = slower) -> BandwidthReading:
+            calls["n"] = calls.get("n", 0) + 1
+            seconds = slower if calls["n"] > 1 else 1.0
+            return BandwidthReading(kind="weights", format="float32", moved_bytes=1e9, best_s=seconds, median_s=seconds)
+
+        def multiplied(job: CalibrateJob, number_format: str) -> list[MatmulReading]:
+            return [MatmulReading(format=number_format, rows=r, inner=8, outer=8, best_s=1e-3, median_s=1e-3)
+                    for r in job.rows]  # fmt: skip
+
+        monkeypatch.setattr(module, "_weights_reading", read)
+        monkeypatch.setattr(module, "matmul_readings", multiplied)
+        if refused:
+            with pytest.raises(InputError, match="bandwidth of weights differs by 23%"):
+                calibrate(SMALL, "mine", repeated=True)
+        else:
+            report = calibrate(SMALL, "mine", repeated=True)
+            assert report.readings.apart == pytest.approx(1 - 1 / 1.1)
+            assert "a repeat within 9%" in report.profile.calibration.source
+    assert calibrate(SMALL, "mine").readings.apart is None
+
+
+def test_a_processors_copy_is_no_bandwidth_to_read_with() -> None:
+    fast = BandwidthReading(kind="copy", format="float32", moved_bytes=9e12, best_s=1.0, median_s=1.0)
+    more = (*readings().bandwidth, fast)
+    assert profile_of(readings(bandwidth=more, threads=2), "cpu").bandwidth == 3.0e12
+    assert profile_of(readings(bandwidth=more), "card").bandwidth == 9.0e12
+
+
+def test_a_servers_pages_calibrate_in_place_of_the_device(tmp_path: Path) -> None:
+    page = tmp_path / "page.txt"
+    counts = {"inter_token_latency_seconds_sum": 8.0, "inter_token_latency_seconds_count": 1000,
+              "time_to_first_token_seconds_count": 0, "iteration_tokens_total_count": 250}  # fmt: skip
+    page.write_text("".join(f'vllm:{name}{{model_name="m"}} {value}\n' for name, value in counts.items()))
+    app = typer.Typer()
+    app.command()(command)
+    out = tmp_path / "steps.json"
+    done = CliRunner().invoke(app, ["--from-metrics", str(page), "-o", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["batch"], row["width"], row["seconds"]) == (4.0, 1.0, 0.008)
