@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "models": ("specplan.cli.models:models", "List the shipped model specs, or show one."),
     "hardware": ("specplan.cli.hardware:hardware", "List the shipped hardware profiles, or show one."),
     "engines": ("specplan.cli.engines:engines", "What is known of which engine version, since when, and how."),
+    "page": ("specplan.cli.page:page", "One offline page with sliders: plane, batch, memory, capacity."),
     "explain": ("specplan.cli.explain:explain", "Formula, file and worked example of a symbol."),
     "schema": ("specplan.cli.schema:schema", "JSON Schema of a command's document."),
     "check-chapter": ("specplan.cli.check_chapter:check_chapter", "Every number of the chapter against specplan's."),
@@ -57,6 +58,7 @@ OPTIONAL: Final[dict[str, str]] = {
     "matplotlib": "plot",
     "scipy": "adaptive",
     "ray": "ray",
+    "plotly": "page",
 }
 """Packages of the extras: where one is missing, the error names the install line."""
 

@@ -238,6 +238,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "explain": ("specplan explain alpha-dagger", "specplan explain κ"),
     "schema": ("specplan schema", "specplan schema compare"),
     "check-chapter": ("specplan check-chapter", "specplan check-chapter --format csv"),
+    "page": (
+        "specplan page -o page.html",
+        "specplan page --output speculation.html",
+    ),
 }
 """Two lines per command that run as they stand (`metrics.txt` and `config.json` are the reader's own)."""
 

@@ -1,0 +1,1 @@
+"""One self-contained page that asks the calculator's questions of any shipped model, draft, card and engine."""
