@@ -187,6 +187,7 @@ def paired_speedup(
     plain_tokens: npt.ArrayLike,
     plain_seconds: npt.ArrayLike,
     confidence: float = 0.95,
+    strata: npt.ArrayLike | None = None,
 ) -> tuple[float, float, float]:
     r"""Speedup of requests that ran with and without speculation, with its interval: (value, low, high).
 
@@ -198,13 +199,15 @@ def paired_speedup(
         Emitted tokens and step time of each request with speculation, and without; seconds above 0.
     confidence : float
         Of the interval.
+    strata : array_like, shape (requests,), optional
+        Kind of each request, where the mix of kinds is given: how kinds differ is then no part of the interval.
 
     Returns
     -------
     tuple of float
-        The ends are NaN where there are fewer than two requests. They come from leaving out one request at a time
-        (jackknife of log s, Student's t with one degree of freedom less than requests): requests differ, and the speed
-        of the machine while a pair of them ran falls on both of its halves.
+        The ends are NaN where there are fewer than two requests of a kind. They come from leaving out one request at a
+        time (jackknife of log s, Student's t with one degree of freedom less than requests for each kind): requests
+        differ, and the speed of the machine while a pair of them ran falls on both of its halves.
 
     Examples
     --------
@@ -218,10 +221,16 @@ def paired_speedup(
         return np.nan, np.nan, np.nan
     sums = np.array([x.sum() for x in columns])
     value = float(sums[0] / sums[1] * sums[3] / sums[2])
-    if n < 2:
+    kinds, kind = np.unique(np.zeros(n) if strata is None else np.asarray(strata), return_inverse=True)
+    counts = np.bincount(kind)
+    if counts.min() < 2:
         return value, np.nan, np.nan
-    left = sums[:, None] - np.array(columns)
+    data = np.array(columns)
+    of_kind = np.stack([data[:, kind == k].sum(axis=1) for k in range(kinds.size)], axis=1)[:, kind]
+    others = (of_kind - data) * counts[kind] / (counts[kind] - 1)  # what is left of a kind stands for all of it
+    left = sums[:, None] - of_kind + others
     logs = np.log(left[0] / left[1] * left[3] / left[2])
-    error = float(np.sqrt((n - 1) / n * np.sum((logs - logs.mean()) ** 2)))
-    reach = student_quantile(n - 1, (1 + confidence) / 2) * error
+    means = np.bincount(kind, logs) / counts
+    error = float(np.sqrt(np.sum((1 - 1 / counts[kind]) * (logs - means[kind]) ** 2)))
+    reach = student_quantile(n - kinds.size, (1 + confidence) / 2) * error
     return value, value * float(np.exp(-reach)), value * float(np.exp(reach))

@@ -357,10 +357,13 @@ def _speed(
     ends: tuple[float, float] = (float("nan"), float("nan"))
     if plain is not None:
         pairs = zip(by_side["drafted"], by_side["plain"], strict=True)
-        both = [(a.tokens, a.seconds, b.tokens, b.seconds) for a, b in pairs if a.seconds > 0 and b.seconds > 0]
+        both = [(a, b) for a, b in pairs if a.seconds > 0 and b.seconds > 0]
         if both:
-            tokens, seconds, plain_tokens, plain_seconds = zip(*both, strict=True)
-            ends = paired_speedup(tokens, seconds, plain_tokens, plain_seconds)[1:]
+            sums = zip(*((a.tokens, a.seconds, b.tokens, b.seconds) for a, b in both), strict=True)
+            tokens, seconds, plain_tokens, plain_seconds = sums
+            ends = paired_speedup(tokens, seconds, plain_tokens, plain_seconds, strata=[a.sent.tag for a, _ in both])[
+                1:
+            ]
     speed = ServedSpeed(
         concurrency=n,
         measured=summarise(drafted.tally, source=drafted.source, tag=tag, means=drafted.means),

@@ -220,3 +220,21 @@ def test_the_paired_speedup_of_equal_runs_is_1_within_its_interval() -> None:
         widths += high - low
     assert 0.91 <= inside / 200 <= 0.99
     assert widths / 200 < 0.15
+
+
+def test_kinds_of_requests_are_no_noise_where_their_mix_is_given() -> None:
+    """Half of the requests gain fourfold, half lose: the interval of a fixed mix is that of the noise in each kind."""
+    rng = np.random.default_rng(3)
+    gain = np.repeat([4.0, 0.5], 10)
+    true = 20 / (1 / gain).sum()  # all tokens over all seconds, the same for plain
+    inside, wide, narrow = 0, 0.0, 0.0
+    for _ in range(200):
+        tokens = np.full(20, 50.0)
+        own, plain = tokens / gain * rng.lognormal(0.0, 0.1, 20), tokens * rng.lognormal(0.0, 0.1, 20)
+        _, low, high = paired_speedup(tokens, own, tokens, plain, strata=np.repeat(["a", "b"], 10))
+        _, below, above = paired_speedup(tokens, own, tokens, plain)
+        inside += low <= true <= high
+        wide, narrow = wide + above - below, narrow + high - low
+    assert 0.91 <= inside / 200 <= 0.99
+    assert narrow < wide / 3
+    assert np.isnan(paired_speedup([1, 1, 1], [1, 2, 3], [1, 1, 1], [1, 2, 3], strata=["a", "a", "b"])[1])
