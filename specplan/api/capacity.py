@@ -48,15 +48,18 @@ class Capacity(Answer, room.Capacity):
             f" {best.rate:.3g} requests/s each"
         )
 
-    def plot(self, kind: str = "pareto") -> Any:
-        """Throughput against speed per user (``pareto``), or p95 TTFT over the rate (``rates``), by matplotlib."""
+    def plot(self, kind: str = "pareto", **look: Any) -> Any:
+        """Throughput against speed per user (``pareto``), or p95 TTFT over the rate (``rates``), by matplotlib.
+
+        `look` as `specplan.report.drawing.Drawing`.
+        """
         check_drawing()
         from specplan.report.queue_plot import draw_pareto, draw_rates
 
         drawn = {"pareto": draw_pareto, "rates": draw_rates}
         if kind not in drawn:
             raise InputError(f"kind={kind!r}: one of {', '.join(drawn)}")
-        return drawn[kind](self)
+        return drawn[kind](self, **look)
 
 
 @question

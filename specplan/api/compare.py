@@ -13,6 +13,7 @@ from specplan.decide.pass_detail import KernelRow, pass_detail
 from specplan.errors import InputError
 from specplan.report import compare_table, kernels_table
 from specplan.report.console import Console
+from specplan.report.output_file import check_drawing
 from specplan.values import formats
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -39,6 +40,13 @@ class Comparison(Answer, room.CompareReport):
         if self.kernels is not None:
             first, cached = (units.parse_count(several(self.asked[name])[0]) for name in ("batch", "context_len"))
             kernels_table.print_kernels(self.kernels, f"a plain pass, batch {first}, context {cached:,}", console)
+
+    def plot(self, **look: Any) -> Any:
+        """Throughput against speed per user, as a matplotlib figure; `look` as `specplan.report.drawing.Drawing`."""
+        check_drawing()
+        from specplan.report.compare_plot import draw_throughput
+
+        return draw_throughput(self, **look)
 
     def headline(self) -> str:
         """The target, the card, and each source's first speedup."""

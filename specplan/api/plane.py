@@ -60,16 +60,16 @@ class Picture(Answer):
         points = ", ".join(f"{p.source.label} {p.speedup:.2f}x" for plane in self.planes for p in plane.points)
         return f"(alpha, c) plane at kappa {self.planes[0].kappa}: {points or 'no point'}"
 
-    def plot(self, *, title: str = "", width: float | None = None) -> Any:
-        """The picture as a matplotlib figure, of a width in inches."""
+    def plot(self, **look: Any) -> Any:
+        """The picture as a matplotlib figure; `look` as `specplan.report.drawing.Drawing`: width, title, legend, ..."""
         check_drawing()
         if self.sweep is not None:
             from specplan.report.sweep_plot import draw_sweep
 
-            return draw_sweep(self.sweep, title=title, width=width)
+            return draw_sweep(self.sweep, **look)
         from specplan.report.plane_plot import draw_planes
 
-        return draw_planes(self.planes, title=title, width=width)
+        return draw_planes(self.planes, **look)
 
     def write_arrays(self, path: str | Path) -> None:
         """Write the arrays behind the picture as .csv or .json."""

@@ -59,8 +59,8 @@ class Simulated(Answer, room.Simulation):
         )
         return f"{self.setting.target.name} on {on.tp} x {on.accelerator.name}: {'; '.join(each)}"
 
-    def plot(self) -> Any:
-        """The queue over time, as a matplotlib figure.
+    def plot(self, **look: Any) -> Any:
+        """The queue over time, as a matplotlib figure; `look` as `specplan.report.drawing.Drawing`.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Simulated(Answer, room.Simulation):
         check_drawing()
         from specplan.report.queue_plot import draw_queue
 
-        return draw_queue(self._kept("requests"))
+        return draw_queue(self._kept("requests"), **look)
 
     def write_requests(self, path: str | Path) -> None:
         """Write one row per request as .csv, .jsonl or .parquet, whole or not at all."""

@@ -287,10 +287,3 @@ def _check_names(acceptance: Mapping[str, str], drafts: Sequence[str], targets: 
             )
     if acceptance and not drafts:
         raise InputError("--alpha belongs to --draft; write the acceptance of other sources as --source NAME:alpha=...")
-
-
-def picture_width(width: float | None) -> float | None:
-    """A width in inches that a picture can be drawn at, or None for its own."""
-    if width is not None and not 6 <= width <= 40:
-        raise InputError(f"--width {width:g}: a picture is 6 to 40 inches wide")
-    return width

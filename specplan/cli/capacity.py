@@ -1,5 +1,8 @@
 """`specplan capacity`."""
 
+from functools import partial
+from typing import Any
+
 import typer
 
 from specplan.cli import options
@@ -37,19 +40,31 @@ def capacity(
     ),
     picture: str = typer.Option(None, "--picture", "-o", help="Draw throughput against speed per user."),
     rates_picture: str = typer.Option(None, "--rates-picture", help="Draw p95 TTFT over the rate."),
+    title: str = options.TITLE,
+    width: float = options.WIDTH,
+    legend: str = options.LEGEND,
+    dpi: int = options.DPI,
+    font_size: float = options.FONT_SIZE,
+    style: str = options.STYLE,
     json: bool = options.JSON,
 ) -> None:
     """Which cards, how many, speculating or not: the highest rate that holds the targets, and what it costs."""
     from specplan import units
     from specplan.api.capacity import capacity as ask
-    from specplan.report.output_file import picture_path
     from specplan.report.progress import Bars
 
-    drawn = [(given, kind, title) for given, kind, title in (
-        (picture, "pareto", "throughput against speed per user"), (rates_picture, "rates", "latency over rate"),
-    ) if given is not None]  # fmt: skip
-    for given, _, _ in drawn:
-        picture_path(given)
+    look: dict[str, Any] = {
+        "title": title,
+        "width": width,
+        "legend": legend,
+        "dpi": dpi,
+        "font_size": font_size,
+        "style": style,
+    }
+    drawn = (
+        (options.picture(picture, **look), "pareto", "throughput against speed per user"),
+        (options.picture(rates_picture, **look), "rates", "latency over rate"),
+    )
     with Bars() as bars:
         report = ask(
             target,
@@ -79,10 +94,9 @@ def capacity(
             checkpoint=checkpoint,
             progress=bars.update,
         )
-    for given, kind, title in drawn:
-        from specplan.report.picture import save
-
-        save(report.plot(kind), picture_path(given), title)
+    for one, kind, name in drawn:
+        if one is not None:
+            one.draw(partial(report.plot, kind), name)
     options.answer(report, json=json)
     if not report.reaches:
         raise typer.Exit(1)

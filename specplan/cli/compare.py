@@ -37,6 +37,13 @@ def compare(
         False, "--verdict", help="Exit with 1 unless some source pays at every batch and context."
     ),
     detail: bool = typer.Option(False, "--detail", help="Also the plain pass kernel by kernel, at the first batch."),
+    output: str = options.PICTURE,
+    title: str = options.TITLE,
+    width: float = options.WIDTH,
+    legend: str = options.LEGEND,
+    dpi: int = options.DPI,
+    font_size: float = options.FONT_SIZE,
+    style: str = options.STYLE,
     json: bool = options.JSON,
 ) -> None:
     """Step time and throughput of each draft source under offered loads, against plain decoding at its own fit.
@@ -45,6 +52,9 @@ def compare(
     """
     from specplan.api.compare import compare as ask
 
+    picture = options.picture(
+        output, title=title, width=width, legend=legend, dpi=dpi, font_size=font_size, style=style
+    )
     report = ask(
         target,
         gpu,
@@ -65,6 +75,10 @@ def compare(
         price=price,
         detail=detail,
     )
+    if picture is not None:
+        picture.draw(report.plot, "throughput against speed per user")
     options.answer(report, json=json, verdict=verdict)
+    if picture is not None and not json:
+        typer.echo(f"wrote {picture.path}")
     if not report.fits or (verdict and not report.pays):
         raise typer.Exit(1)

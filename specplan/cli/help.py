@@ -135,7 +135,6 @@ PANELS: Final[dict[str, frozenset[str]]] = {
             "--quiet",
             "--output",
             "--data",
-            "--title",
             "--picture",
             "--kind",
             "--log-c",
@@ -165,8 +164,8 @@ PANELS: Final[dict[str, frozenset[str]]] = {
     ),
 }
 """Options by what they speak of; the others are the engine's own."""
-_ORDER: Final = ("model", "card", "load", "engine", "overrides", "output")
-_FOLDED: Final = ("overrides", "engine", "load", "card", "output")
+_ORDER: Final = ("model", "card", "load", "engine", "overrides", "picture", "output")
+_FOLDED: Final = ("overrides", "picture", "engine", "load", "card", "output")
 
 EVERYWHERE: Final = (
     ("--format table|csv|md|json", "Form of the tables; json is --json."),
@@ -261,12 +260,18 @@ def _is_whole() -> bool:
     return "--help-all" in sys.argv
 
 
-def panel_of(names: Iterable[str]) -> str:
+PICTURE: Final = frozenset(["--title", "--width", "--legend", "--dpi", "--font-size", "--style"])
+"""The look of a picture, in the commands that draw (elsewhere --width is another thing)."""
+
+
+def panel_of(names: Iterable[str], *, draws: bool = False) -> str:
     """The panel of an option, by its names.
 
     >>> panel_of(["--gpu"]), panel_of(["--enforce-eager"])
     ('card', 'engine')
     """
+    if draws and PICTURE & set(names):
+        return "picture"
     found = [panel for panel, members in PANELS.items() if members & set(names)]
     return found[0] if found else "engine"
 
@@ -322,9 +327,10 @@ def page(command: Any, ctx: Any, columns: int, *, whole: bool = False) -> str:
     usage = " ".join([ctx.command_path, *(f"[{p.name}]" if not p.required else p.name
                                           for p in arguments), "[options]"])  # fmt: skip
     about = [textwrap.fill(" ".join(part.split()), columns) for part in (command.help or "").split("\n\n")]
+    draws = any("--style" in p.opts for p in options)
     panels: dict[str, list[tuple[str, str]]] = {name: [] for name in _ORDER}
     for p in options:
-        panels[panel_of(p.opts)].append(_entry(p))
+        panels[panel_of(p.opts, draws=draws)].append(_entry(p))
     if any("--json" in p.opts for p in options) and command.name != "calibrate":
         panels["output"] += EVERYWHERE
     panels["output"].append(("-h, --help, --help-all", "This page; all of it."))
@@ -340,7 +346,7 @@ def page(command: Any, ctx: Any, columns: int, *, whole: bool = False) -> str:
         if whole or len(head) + len(tail) + sum(len(r) + 2 for r in rows.values()) <= PAGE:
             break
         if name in rows:
-            short = ", ".join("/".join(_long(p)) for p in options if panel_of(p.opts) == name)
+            short = ", ".join("/".join(_long(p)) for p in options if panel_of(p.opts, draws=draws) == name)
             rows[name] = textwrap.wrap(
                 f"{short} (--help-all tells them)", columns, initial_indent="  ", subsequent_indent="  ",
                 break_long_words=False, break_on_hyphens=False,

@@ -1,8 +1,11 @@
 """`specplan measure`."""
 
 from pathlib import Path
+from typing import Any
 
 import typer
+
+from specplan.cli import options
 
 
 def measure(
@@ -43,6 +46,11 @@ def measure(
         None, "--seconds", help="Begin no further request after so long; two per tag at least. [default: 100 in a demo]"
     ),
     tiny: bool = typer.Option(False, "--tiny", help="3 prompts per file, 40 tokens: a look in under two minutes."),
+    title: str = options.TITLE,
+    width: float = options.WIDTH,
+    legend: str = options.LEGEND,
+    font_size: float = options.FONT_SIZE,
+    style: str = options.STYLE,
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
     """Run real proposers and verifiers on a real model: alpha and tokens per second, beside what c and v predict.
@@ -80,8 +88,11 @@ def measure(
     from specplan.harness.job import MeasureJob, run_job
     from specplan.report import json_document, measure_report
     from specplan.report.console import Console
+    from specplan.report.drawing import Drawing
     from specplan.report.progress import Bars
 
+    look: dict[str, Any] = {"title": title, "width": width, "legend": legend, "font_size": font_size, "style": style}
+    Drawing(**look)  # said before the run, not after
     sources = list(source) or (["ngram:min=2,max=5,k=3", "suffix", "draft:drop=12-15,k=3"] if demo else [])
     sets = list(prompts) or (["copy", "open"] if demo else [])
     if not sources:
@@ -112,9 +123,8 @@ def measure(
         found.inputs, found.speeds, found.plain, passes, found.mean_context_len, found.engine, found.warm_up_s
     )
     write_whole(folder / "summary.json", json_document.render(document) + "\n")
-    picture = folder / "plane.svg"
     if found.speeds:
-        measure_report.draw_measurement(found.speeds, picture, f"{target}, measured")
+        measure_report.draw_measurement(found.speeds, folder, f"{target}, measured", **look)
     if json:
         typer.echo(json_document.render(document))
         return
@@ -124,7 +134,7 @@ def measure(
         typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and vllm.log")
         return
     measure_report.print_measurement(found.speeds, passes, found.mean_context_len, console, found.warm_up_s)
-    typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json and plane.svg")
+    typer.echo(f"wrote {folder}/steps.jsonl, outputs.jsonl, summary.json, plane.svg and speeds.svg")
 
 
 def _counts(texts: list[str]) -> list[int]:

@@ -1,5 +1,8 @@
 """Options that several commands take, declared once: one spelling, one meaning and one default each."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -41,6 +44,13 @@ CONTEXT_LEN: Any = typer.Option(CONTEXT, "--context", help="Cached tokens per re
 KAPPA: Any = typer.Option(3, "--num-speculative-tokens", "-k", help="Drafted tokens per step.")
 MAX_KAPPA: Any = typer.Option(8, "--max-k", help="Longest draft that is tried for the best.")
 RIDGE: Any = typer.Option(None, "--ridge", help="Ridge in positions, where no target is named.")
+PICTURE: Any = typer.Option(None, "--output", "-o", help="Picture: .svg, .png, .pdf or .pgf.")
+TITLE: Any = typer.Option(None, "--title", help="Heading of the picture; '' leaves it out.")
+WIDTH: Any = typer.Option(None, "--width", help="Width of the picture in inches, from 3.")
+LEGEND: Any = typer.Option("table", "--legend", help="Of the picture: table, inline or none.")
+DPI: Any = typer.Option(200, "--dpi", help="Dots per inch of a .png.")
+FONT_SIZE: Any = typer.Option(None, "--font-size", help="Points of the picture's text. [default: by width and style]")
+STYLE: Any = typer.Option("paper", "--style", help="Of the picture: paper, slide or dark.")
 JSON: Any = typer.Option(False, "--json", help="One JSON document and nothing else.")
 
 
@@ -53,6 +63,32 @@ def counts(text: str) -> list[int]:
     from specplan import units
 
     return [units.parse_count(part) for part in text.split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that was asked for: checked before any work, drawn after it."""
+
+    path: Path
+    dpi: int
+    look: dict[str, Any]
+
+    def draw(self, plot: Callable[..., Any], name: str) -> None:
+        """Draw it by `plot`; `name` is the title that the file carries where the picture has none."""
+        from specplan.report.picture import save  # matplotlib is imported only for a picture
+
+        save(plot(**self.look), self.path, self.look["title"] or name, self.dpi)
+
+
+def picture(output: str | None, *, dpi: int, **look: Any) -> Picture | None:
+    """What ``-o`` and the options of its look ask for; None without ``-o``."""
+    from specplan.report.drawing import Drawing, checked_dpi
+    from specplan.report.output_file import picture_path
+
+    Drawing(**look)
+    if output is None:
+        return None
+    return Picture(picture_path(output), checked_dpi(dpi), look)
 
 
 def answer(found: Any, *, json: bool, **shown: Any) -> None:

@@ -37,10 +37,14 @@ def plane(
     log_c: bool = typer.Option(False, "--log-c", help="Logarithmic c axis (c = 0 stays on it)."),
     levels: list[str] = typer.Option([], "--levels", help="Speedups of the contours, such as 1,1.5,2."),
     cells: int = typer.Option(101, "--cells", help="Grid cells along each axis in --data."),
-    output: str = typer.Option(None, "--output", "-o", help="Picture: .svg, .png or .pdf."),
+    output: str = options.PICTURE,
     data: str = typer.Option(None, "--data", help="The arrays behind the picture: .csv or .json."),
-    title: str = typer.Option("", "--title", help="Heading of the picture."),
-    width: float = typer.Option(None, "--width", help="Width of the picture in inches."),
+    title: str = options.TITLE,
+    width: float = options.WIDTH,
+    legend: str = options.LEGEND,
+    dpi: int = options.DPI,
+    font_size: float = options.FONT_SIZE,
+    style: str = options.STYLE,
     json: bool = options.JSON,
 ) -> None:
     """Draw the (alpha, c) plane: contours of equal speedup, ties, each source as a line or a point.
@@ -49,13 +53,13 @@ def plane(
     curve is followed down to c = 0, where a free draft would tie with it.
     """
     from specplan.api.plane import plane as ask
-    from specplan.api.sources import picture_width
-    from specplan.report.output_file import ARRAYS, output_path, picture_path
+    from specplan.report.output_file import ARRAYS, output_path
     from specplan.units import read_numbers
 
-    picture = None if output is None else picture_path(output)
+    picture = options.picture(
+        output, title=title, width=width, legend=legend, dpi=dpi, font_size=font_size, style=style
+    )
     arrays = None if data is None else output_path(data, ARRAYS)
-    inches = picture_width(width)
     found = ask(
         targets or [],
         gpu,
@@ -81,10 +85,7 @@ def plane(
         ridge=ridge,
     )
     if picture is not None:
-        # matplotlib is imported only for a picture
-        from specplan.report.picture import save
-
-        save(found.plot(title=title, width=inches), picture, title or f"specplan plane, {kind}")
+        picture.draw(found.plot, f"specplan plane, {kind}")
     if arrays is not None:
         found.write_arrays(arrays)
     options.answer(found, json=json)

@@ -57,18 +57,24 @@ def simulate(
     routing: str = typer.Option("round-robin", "--routing", help="How a request finds one: or least-loaded."),
     per_request: str = typer.Option(None, "--per-request", help="Write one row per request: .csv, .jsonl, .parquet."),
     chrome: str = typer.Option(None, "--chrome-trace", help="Write steps and requests for Perfetto (.json)."),
-    picture: str = typer.Option(None, "--picture", "-o", help="Draw the queue over time (.svg, .png, .pdf)."),
+    picture: str = typer.Option(None, "--picture", "-o", help="Draw the queue over time (.svg, .png, .pdf, .pgf)."),
+    title: str = options.TITLE,
+    width: float = options.WIDTH,
+    legend: str = options.LEGEND,
+    dpi: int = options.DPI,
+    font_size: float = options.FONT_SIZE,
+    style: str = options.STYLE,
     json: bool = options.JSON,
 ) -> None:
     """Serve a load in virtual time: latencies, throughput and queues with and without speculation."""
     from specplan.api.simulate import simulate as ask
-    from specplan.report.output_file import output_path, picture_path
+    from specplan.report.output_file import output_path
     from specplan.report.progress import Bars
 
     for given, suffixes in ((per_request, (".csv", ".jsonl", ".parquet")), (chrome, (".json", ".json"))):
         if given is not None:
             output_path(given, suffixes)
-    drawn = None if picture is None else picture_path(picture)
+    drawn = options.picture(picture, title=title, width=width, legend=legend, dpi=dpi, font_size=font_size, style=style)
     with Bars() as bars:
         report = ask(
             target,
@@ -117,9 +123,7 @@ def simulate(
     if chrome is not None:
         report.write_chrome_trace(chrome)
     if drawn is not None:
-        from specplan.report.picture import save
-
-        save(report.plot(), drawn, "queue over time")
+        drawn.draw(report.plot, "queue over time")
     options.answer(report, json=json)
     if report.targets and not report.holds:
         raise typer.Exit(1)

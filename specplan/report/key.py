@@ -1,57 +1,118 @@
-"""The key below a picture: a row per source with its line and marker, figures in columns, and notes."""
+"""The key below a picture: a row per source with its line and marker, its figures, and notes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 from matplotlib.figure import Figure
 
+from specplan.report.lettering import inches, wrapped
 from specplan.report.picture import MUTED, Look
 
-ROW, NOTE = 0.235, 0.185
-FONT, SMALLEST = 8.8, 6.0
-FULL_WIDTH = 8.2
-"""Inches for which the columns of a key are laid out; a narrower figure squeezes them."""
+ROW, LINE = 0.235, 0.17
+FONT, NOTE_FONT = 8.8, 8.2
+SAMPLE, BETWEEN = 0.38, 0.26
+PLAIN: Final = ("speedup", "best", "at")
+"""Columns whose texts say by themselves what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One source: how it is drawn, and a text for each column."""
+    """One source: how it is drawn, its label on the picture, and a text for each column, the name first."""
 
     look: Look
+    label: str
     texts: tuple[str, ...]
     has_marker: bool = True
 
 
-def key_height(rows: Sequence[Row], notes: Sequence[str]) -> float:
-    """Inches that a key takes."""
-    return ROW * (len(rows) + 1) + NOTE * len(notes) + 0.12 if rows else 0.1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A key that is laid out for a width in inches.
 
-
-def draw_key(
-    figure: Figure, columns: Sequence[tuple[str, float]], rows: Sequence[Row], notes: Sequence[str], left: float
-) -> None:
-    """Draw a key at the foot of a figure.
-
-    Parameters
+    Attributes
     ----------
-    columns : sequence of (str, float)
-        Heading, and inches from `left`; a text is shrunk to end before the next column.
-    left : float
-        Inches from the left edge of the figure.
+    columns : sequence of str
+        Headings.
     """
-    if not rows:
-        return
-    width, height = figure.get_size_inches()
-    squeeze = min(1.0, (width - left) / FULL_WIDTH)
-    columns = [(heading, x * squeeze) for heading, x in columns]
-    ends = [*(x for _, x in columns[1:]), width - left - 0.05]
-    y = key_height(rows, notes) - 0.02
-    for heading, x in columns:
-        figure.text((left + x) / width, y / height, heading, fontsize=8.5 * squeeze, color=MUTED, va="center")
-    for row in rows:
-        y -= ROW
-        sample = figure.add_axes((left / width, (y - 0.1) / height, 0.38 * squeeze / width, 0.2 / height))
+
+    width: float
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+    def _places(self) -> list[float]:
+        """Inches from the left end of each column; none where the columns do not fit beside each other."""
+        widest = [
+            max(inches(heading, FONT), *(inches(row.texts[i], FONT) for row in self.rows)) + BETWEEN
+            for i, heading in enumerate(self.columns)
+        ]
+        places = [SAMPLE + 0.08 + sum(widest[:i]) for i in range(len(widest) + 1)]
+        return places[:-1] if places[-1] - BETWEEN <= self.width else []
+
+    def _under(self, row: Row) -> list[str]:
+        """The figures of a source below its name, where there is no room beside it."""
+        parts = [
+            text if heading in PLAIN else f"{heading} {text}"
+            for text, heading in zip(row.texts[1:], self.columns[1:], strict=True)
+            if text
+        ]
+        return wrapped("  ·  ".join(parts), NOTE_FONT, self.width - SAMPLE - 0.08)
+
+    def _names(self, row: Row) -> list[str]:
+        return wrapped(row.texts[0], FONT, self.width - SAMPLE - 0.08)
+
+    def _notes(self) -> list[str]:
+        return [line for note in self.notes for line in wrapped(note, NOTE_FONT, self.width)]
+
+    @property
+    def height(self) -> float:
+        """Inches that it takes."""
+        if not self.rows:
+            return 0.1
+        notes = LINE * len(self._notes()) + 0.12
+        if self._places():
+            return ROW * (len(self.rows) + 1) + notes
+        return sum(ROW * len(self._names(row)) + LINE * len(self._under(row)) + 0.05 for row in self.rows) + notes
+
+    def draw(self, figure: Figure, left: float) -> None:
+        """Draw it at the foot of a figure, `left` inches from its edge."""
+        if not self.rows:
+            return
+        width, height = figure.get_size_inches()
+
+        def write(x: float, y: float, text: str, size: float, colour: str | None = None) -> None:
+            style = {} if colour is None else {"color": colour}
+            figure.text((left + x) / width, y / height, text, fontsize=size, va="center", **style)  # type: ignore[arg-type]
+
+        y, places = self.height - 0.06, self._places()
+        if places:
+            for heading, x in zip(self.columns, places, strict=True):
+                write(x, y, heading, 8.5, MUTED)
+        for row in self.rows:
+            y -= ROW if places else 0.05 + ROW / 2
+            self._sample(figure, row, left, y)
+            if places:
+                for text, x in zip(row.texts, places, strict=True):
+                    write(x, y, text, FONT)
+                continue
+            for i, name in enumerate(self._names(row)):
+                y -= ROW if i else 0
+                write(SAMPLE + 0.08, y, name, FONT)
+            y -= ROW / 2
+            for line in self._under(row):
+                y -= LINE / 2
+                write(SAMPLE + 0.08, y, line, NOTE_FONT, MUTED)
+                y -= LINE / 2
+        y -= ROW / 2 if places else 0.05
+        for line in self._notes():
+            y -= LINE / 2
+            write(0, y, line, NOTE_FONT, MUTED)
+            y -= LINE / 2
+
+    def _sample(self, figure: Figure, row: Row, left: float, y: float) -> None:
+        width, height = figure.get_size_inches()
+        sample = figure.add_axes((left / width, (y - 0.1) / height, SAMPLE / width, 0.2 / height))
         sample.set_axis_off()
         sample.set_xlim(0, 1)
         sample.set_ylim(-1, 1)
@@ -59,24 +120,3 @@ def draw_key(
         sample.plot([0, 1], [0, 0], color=lk.colour, ls=lk.dash, lw=1.8)
         if row.has_marker:
             sample.plot([0.5], [0], marker=lk.marker, ms=7, color=lk.colour, mec="white", mew=0.7)
-        for text, (_, x), end in zip(row.texts, columns, ends, strict=True):
-            drawn = figure.text((left + x) / width, y / height, text, fontsize=FONT * squeeze, va="center")
-            _fit(figure, drawn, end - x - 0.08)
-    y -= 0.05
-    for note in notes:
-        y -= NOTE
-        drawn = figure.text(left / width, y / height, note, fontsize=8.2 * squeeze, color=MUTED, va="center")
-        _fit(figure, drawn, width - left - 0.05)
-
-
-def _fit(figure: Figure, drawn: Any, inches: float) -> None:
-    """Shrink a text to a width, and cut it where it would become too small to read."""
-    renderer: Any = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    taken = drawn.get_window_extent(renderer).width / figure.dpi
-    if taken <= inches:
-        return
-    size = drawn.get_fontsize() * inches / taken
-    drawn.set_fontsize(max(size, SMALLEST))
-    if size < SMALLEST:
-        text = drawn.get_text()
-        drawn.set_text(text[: max(1, int(len(text) * size / SMALLEST) - 1)] + "…")

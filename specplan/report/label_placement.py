@@ -11,6 +11,8 @@ from matplotlib.transforms import Bbox
 
 FloatArray = npt.NDArray[np.float64]
 
+LEADER: Final = "_leader"
+"""Label of the lines that lead from a label to its place."""
 DIRECTIONS: Final = ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
 DISTANCES: Final = (7.0, 13.0, 21.0, 32.0, 46.0, 64.0, 88.0)
 """Points (1/72 inch) between an anchor and the near edge of its label, tried from the nearest."""
@@ -24,7 +26,9 @@ class Laid:
     left: float
 
 
-def lanes(anchors: Sequence[float], widths: Sequence[float], span: float, gap: float = 0.08) -> list[Laid]:
+def lanes(
+    anchors: Sequence[float], widths: Sequence[float], span: float, gap: float = 0.08, most: int | None = None
+) -> list[Laid]:
     """Stack labels below a line so that none overlaps another and no leader crosses a label.
 
     Parameters
@@ -35,11 +39,13 @@ def lanes(anchors: Sequence[float], widths: Sequence[float], span: float, gap: f
         Length of the line; labels stay within it where they fit.
     gap : float
         Kept free between neighbours.
+    most : int, optional
+        Lanes at most; as many as labels if None.
 
     Returns
     -------
     list of Laid
-        One for each label, in as few lanes as a search finds.
+        One for each label, in as few lanes as a search finds; empty where it finds none.
 
     Examples
     --------
@@ -49,11 +55,12 @@ def lanes(anchors: Sequence[float], widths: Sequence[float], span: float, gap: f
     [2, 1, 0]
     """
     order = sorted(range(len(anchors)), key=lambda i: anchors[i])
-    for may_cross in (False, True):
-        for depth in range(1, len(anchors) + 1):
-            placed: dict[int, Laid] = {}
-            if _lay(order, anchors, widths, span, gap, depth, may_cross, placed, [4000]):
-                return [placed[i] for i in range(len(anchors))]
+    if any(width > span for width in widths):
+        return []
+    for depth in range(1, 1 + min(len(anchors), len(anchors) if most is None else most)):
+        placed: dict[int, Laid] = {}
+        if _lay(order, anchors, widths, span, gap, depth, placed, [4000]):
+            return [placed[i] for i in range(len(anchors))]
     return []
 
 
@@ -68,7 +75,6 @@ def _lay(
     span: float,
     gap: float,
     depth: int,
-    may_cross: bool,
     placed: dict[int, Laid],
     tries: list[int],
 ) -> bool:
@@ -82,24 +88,22 @@ def _lay(
             tries[0] -= 1
             if tries[0] < 0:
                 return False
-            if all(_fits(Laid(lane=lane, left=left), i, placed[j], j, anchors, widths, gap, may_cross) for j in placed):
+            if all(_fits(Laid(lane=lane, left=left), i, placed[j], j, anchors, widths, gap) for j in placed):
                 placed[i] = Laid(lane=lane, left=left)
-                if _lay(rest, anchors, widths, span, gap, depth, may_cross, placed, tries):
+                if _lay(rest, anchors, widths, span, gap, depth, placed, tries):
                     return True
                 del placed[i]
     return False
 
 
-def _fits(
-    a: Laid, i: int, b: Laid, j: int, anchors: Sequence[float], widths: Sequence[float], gap: float, may_cross: bool
-) -> bool:
+def _fits(a: Laid, i: int, b: Laid, j: int, anchors: Sequence[float], widths: Sequence[float], gap: float) -> bool:
     """Whether two labels leave each other and each other's leader alone."""
     if a.lane == b.lane:
         return a.left + widths[i] + gap <= b.left or b.left + widths[j] + gap <= a.left
-    if may_cross:
-        return True
-    (upper, k), x = ((a, i), anchors[j]) if a.lane < b.lane else ((b, j), anchors[i])
-    return not upper.left - gap / 2 < x < upper.left + widths[k] + gap / 2
+    (upper, k), (lower, m) = ((a, i), (b, j)) if a.lane < b.lane else ((b, j), (a, i))
+    x = anchors[m]
+    end = min(max(x, lower.left), lower.left + widths[m])  # where the leader meets its label
+    return max(x, end) <= upper.left - gap / 2 or min(x, end) >= upper.left + widths[k] + gap / 2
 
 
 @dataclass(slots=True)
@@ -113,11 +117,14 @@ class Placer:
         Labels and markers: never to be covered.
     strokes : list of ndarray, shape (n, 2)
         Points along lines: better not covered.
+    leaders : list of ndarray, shape (n, 2)
+        Points along what leads from a label to its place: never to be covered.
     """
 
     axes: Axes
     boxes: list[Bbox] = field(default_factory=list)
     strokes: list[FloatArray] = field(default_factory=list)
+    leaders: list[FloatArray] = field(default_factory=list)
 
     @property
     def renderer(self) -> Any:
@@ -134,6 +141,10 @@ class Placer:
         xy = xy[~np.isnan(xy).any(axis=1)]
         if len(xy):
             self.strokes.append(_dense(self.axes.transData.transform(xy)))
+
+    def add_leader(self, ends: npt.ArrayLike) -> None:
+        """Take note of a leader, by points along it in pixels."""
+        self.leaders.append(_dense(np.asarray(ends, dtype=np.float64)))
 
     def add_marker(self, x: float, y: float, size: float = 8.0) -> None:
         """Take note of a marker of `size` points."""
@@ -156,14 +167,59 @@ class Placer:
         self.boxes.append(box)
         return True
 
+    def add_text_within(
+        self, text: str, edge: FloatArray, bottom: float, *, is_above: bool, **style: Any
+    ) -> Any | None:
+        """Write `text` on one side of a rising edge, where it covers least; None where no place is free.
+
+        Parameters
+        ----------
+        edge : ndarray, shape (n, 2)
+            Points along the edge, rising in x, in axes coordinates.
+        bottom : float
+            Lower end of that side of the axes.
+        """
+        drawn = self.axes.text(0, 0, text, zorder=6, **style)
+        size = drawn.get_window_extent(self.renderer)
+        page = self.axes.get_window_extent(self.renderer)
+        half_x, half_y = 0.5 * size.width / page.width + 0.01, 0.5 * size.height / page.height + 0.012
+        best: tuple[float, float, float, Bbox] | None = None
+        across = np.linspace(half_x, 1 - half_x, 25)
+        for rank_x, x in enumerate(across if is_above else across[::-1]):
+            under = np.interp(np.linspace(x - half_x, x + half_x, 7), edge[:, 0], edge[:, 1])
+            low, high = (max(float(under.max()), bottom), 1.0) if is_above else (bottom, min(float(under.min()), 1.0))
+            for rank_y, y in enumerate(np.linspace(high - half_y, low + half_y, 9) if high - low > 2 * half_y else ()):
+                box = _centred(page.x0 + x * page.width, page.y0 + y * page.height, size)
+                cost = self._cost(box, strokes=self.strokes) + 0.4 * rank_x + 0.4 * rank_y
+                if cost < 1e4 and (best is None or cost < best[0]):
+                    best = (cost, float(x), float(y), box)
+        if best is None:
+            drawn.remove()
+            return None
+        _, x, y, box = best
+        drawn.set_transform(self.axes.transAxes)
+        drawn.set_position((x, y))
+        self.boxes.append(box)
+        return drawn
+
     def label(
-        self, text: str, x: float, y: float, *, directions: Sequence[tuple[int, int]] = DIRECTIONS, **style: Any
-    ) -> Any:
-        """Write `text` near the data point (x, y), with a thin leader if it had to move away from it."""
+        self,
+        text: str,
+        x: float,
+        y: float,
+        *,
+        directions: Sequence[tuple[int, int]] = DIRECTIONS,
+        is_near: bool = False,
+        **style: Any,
+    ) -> Any | None:
+        """Write `text` near the data point (x, y), with a thin leader if it had to move away; None if none is free."""
         drawn = self.axes.text(0, 0, text, va="center", ha="center", transform=None, zorder=9, **style)
         size = drawn.get_window_extent(self.renderer)
         anchor = self.axes.transData.transform((x, y))
-        _, box, distance = self._best_around(anchor, size, directions)
+        cost, box, distance = self._best_around(anchor, size, directions)
+        if cost >= 1e4 or (is_near and distance > DISTANCES[1] * self._pixels_per_point):
+            drawn.remove()
+            return None
         drawn.set_position(((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2))
         self._pin(drawn, box)
         self.boxes.append(box)
@@ -209,8 +265,18 @@ class Placer:
 
     def _leader(self, anchor: FloatArray, box: Bbox, colour: Any) -> None:
         end = np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1))
+        self.add_leader([anchor, end])
         xy = self.axes.transAxes.inverted().transform(np.array([anchor, end]))
-        self.axes.plot(xy[:, 0], xy[:, 1], transform=self.axes.transAxes, color=colour, lw=0.6, zorder=5, clip_on=False)
+        self.axes.plot(
+            xy[:, 0],
+            xy[:, 1],
+            transform=self.axes.transAxes,
+            color=colour,
+            lw=0.6,
+            zorder=5,
+            clip_on=False,
+            label=LEADER,
+        )
 
     def _best_around(
         self, anchor: FloatArray, size: Bbox, directions: Sequence[tuple[int, int]]
@@ -227,6 +293,8 @@ class Placer:
                 reach = gap / np.hypot(np.sign(dx), dy)
                 px = anchor[0] + dx * reach + np.sign(dx) * size.width / 2
                 py = anchor[1] + dy * (reach + size.height / 2)
+                if dy:  # beside its place rather than over the edge
+                    px = float(np.clip(px, inside.x0 + size.width / 2, inside.x1 - size.width / 2))
                 box = _centred(px, py, size)
                 cost += self._cost(box, strokes=self.strokes) + (0.0 if _within(box, inside) else 2e5)
                 if best is None or cost < best[0]:
@@ -240,14 +308,12 @@ class Placer:
     def _crossings(self, anchor: FloatArray, box: Bbox) -> float:
         """Cost of the way from `anchor` to `box`: 10000 for every label, 30 for every line that lies between."""
         end = np.clip(anchor, (box.x0, box.y0), (box.x1, box.y1))
-        path = np.linspace(anchor, end, 12)
-        start = np.hypot(*(path - anchor).T) > 6 * self._pixels_per_point  # what the anchor itself lies on is no matter
+        path = np.linspace(anchor, end, 50)
+        start = np.hypot(*(path - anchor).T) > 2 * self._pixels_per_point  # what the anchor itself lies on is no matter
         path = path[start]
         if not len(path):
             return 0.0
-        crossed = (
-            ((path > (other.x0, other.y0)) & (path < (other.x1, other.y1))).all(axis=1).any() for other in self.boxes
-        )
+        crossed = (_inside(path, other).any() for other in self.boxes if not other.contains(anchor[0], anchor[1]))
         low, high = path.min(axis=0) - 4.0, path.max(axis=0) + 4.0
         near = 0
         for xy in self.strokes:
@@ -260,10 +326,16 @@ class Placer:
         pad = 2 * self._pixels_per_point
         grown = Bbox.from_extents(box.x0 - pad, box.y0 - pad, box.x1 + pad, box.y1 + pad)
         cost = sum(1e4 for other in self.boxes if grown.overlaps(other))
+        for xy in self.leaders:
+            cost += 1e4 * bool(_inside(xy, grown).any())
         for xy in strokes:
-            hit = ((xy[:, 0] > grown.x0) & (xy[:, 0] < grown.x1) & (xy[:, 1] > grown.y0) & (xy[:, 1] < grown.y1)).sum()
-            cost += max(0.0, float(hit) - free)
+            cost += max(0.0, float(_inside(xy, grown).sum()) - free)
         return cost
+
+
+def _inside(xy: FloatArray, box: Bbox) -> npt.NDArray[np.bool_]:
+    x, y = xy.T
+    return np.asarray((x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1))
 
 
 def _centred(px: float, py: float, size: Bbox) -> Bbox:

@@ -159,13 +159,19 @@ def print_engine(speeds: Sequence[EngineSpeed], runner: str, console: Console) -
         print_line(s.sentence, console)
 
 
-def draw_measurement(speeds: Sequence[MeasuredSpeed], path: Path, title: str) -> None:
-    """The plane with every measured source as a point."""
+def draw_measurement(speeds: Sequence[MeasuredSpeed], folder: Path, title: str, **look: Any) -> None:
+    """``plane.svg``, every measured source as a point, and ``speeds.svg``, measured speedups beside predicted ones.
+
+    `look` as `specplan.report.drawing.Drawing`; `title` is the heading where it has none.
+    """
     from specplan.decide.documents import shortest_measured
     from specplan.decide.plane import plane
+    from specplan.report.compare_plot import draw_speeds
     from specplan.report.picture import save
     from specplan.report.plane_plot import draw_planes
 
+    look = look | {"title": title if look.get("title") is None else look["title"]}
     points = [plane_source(s) for s in speeds]
     drawn = plane(points, kappa=shortest_measured([p.source for p in points]) or min(s.kappa for s in speeds))
-    save(draw_planes([drawn], title=title), path, title)
+    save(draw_planes([drawn], **look), folder / "plane.svg", title)
+    save(draw_speeds(speeds, **look), folder / "speeds.svg", title)

@@ -7,7 +7,7 @@ from typing import Final
 
 from specplan.errors import InputError, MissingExtraError
 
-PICTURES: Final = (".svg", ".png", ".pdf")
+PICTURES: Final = (".svg", ".png", ".pdf", ".pgf")
 ARRAYS: Final = (".csv", ".json")
 
 
@@ -16,7 +16,7 @@ def output_path(text: str, suffixes: Sequence[str]) -> Path:
 
     >>> output_path("plane.bmp", PICTURES)
     Traceback (most recent call last):
-    specplan.errors.InputError: plane.bmp: must end in .svg, .png or .pdf
+    specplan.errors.InputError: plane.bmp: must end in .svg, .png, .pdf or .pgf
     """
     path = Path(text)
     if path.suffix.lower() not in suffixes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,72 +11,84 @@ from matplotlib.patches import FancyArrowPatch
 
 from specplan.decide.plane import Line, Plane, Point
 from specplan.decide.source import Placed
-from specplan.report.key import Row, draw_key, key_height
-from specplan.report.label_placement import Placer, lanes
-from specplan.report.picture import CLEAR, INK, LOSE, MUTED, WIN, Look, look, new_figure, style
+from specplan.report.drawing import Drawing
+from specplan.report.key import Row
+from specplan.report.label_placement import LEADER, Laid, Placer, lanes
+from specplan.report.lettering import fitting, inches
+from specplan.report.picture import CLEAR, HATCH, INK, LOSE, MUTED, WIN, Look, look, style
+from specplan.report.sheet import Panel, Sheet, shown_rows
 from specplan.report.source_words import acceptance_text, cost_text, name_text
 
-PER_ROW: Final = 3
-WIDTHS: Final = {1: 9.0, 2: 12.5, 3: 15.5}
-"""Inches, by the number of planes side by side."""
-
 BELOW_FONT, LANE = 8.8, 0.2
-HEAD, UNDER, LEFT, RIGHT, GAP = 0.66, 0.56, 0.80, 0.28, 0.62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Panel:
-    """An axes being drawn: its plane, what is on it, and the height of the strip below c = 0 in inches."""
+    """An axes being drawn: its plane, what is on it, and what names sources on it."""
 
-    axes: Axes
+    on: Panel
     plane: Plane
     placer: Placer
     names: list[str]
-    is_narrow: bool
+    is_named: bool
+    unlabelled: list[str]
+
+    @property
+    def axes(self) -> Axes:
+        """Where it is drawn."""
+        return self.on.axes
 
     def look(self, source: Placed) -> Look:
         """How a source is drawn: the same in every panel."""
         return look(self.names.index(source.label))
 
+    def name(self, source: Placed, texts: Sequence[str], x: float, y: float, **style: Any) -> None:
+        """Write the longest of some names of a source that finds room; a source without one is for the key."""
+        if self.is_named and not any(
+            self.placer.label(
+                text, x, y, fontsize=9, color=self.look(source).colour, fontweight="bold", bbox=CLEAR, **style
+            )
+            for text in texts
+        ):
+            self.unlabelled.append(source.label)
 
-def draw_planes(planes: Sequence[Plane], *, title: str = "", width: float | None = None) -> Figure:
+
+def draw_planes(planes: Sequence[Plane], **given: Any) -> Figure:
     """One picture; several planes (different verify factors) stand side by side with one key.
 
     Parameters
     ----------
     planes : sequence of Plane
         At least one.
-    title : str
-        Heading; says what is drawn if empty.
-    width : float, optional
-        Inches; by the number of planes if None.
+    **given
+        See `specplan.report.drawing.Drawing`.
     """
-    names = _names(planes)
-    columns = min(len(planes), PER_ROW)
-    lines = -(-len(planes) // PER_ROW)
-    width = WIDTHS[columns] if width is None else width
-    each = (width - LEFT - RIGHT - GAP * (columns - 1)) / columns
-    body = each * (0.60 if columns == 1 else 0.82)
+    drawing, names = Drawing(**given), _names(planes)
     rows, notes = _rows(planes, names), _notes(planes)
-    key = key_height(rows, notes)
-    panel_height = HEAD + body + UNDER
-    height = panel_height * lines - (HEAD - 0.45) * (lines - 1) + key
-    with style():
-        figure = new_figure(width, height)
-        for i, plane in enumerate(planes):
-            line, column = divmod(i, PER_ROW)
-            bottom = height - HEAD - body - line * (panel_height - HEAD + 0.45)
-            corner = ((LEFT + column * (each + GAP)) / width, bottom / height)
-            axes = figure.add_axes((*corner, each / width, body / height))
-            panel = _Panel(axes=axes, plane=plane, placer=Placer(axes), names=names, is_narrow=each < 6)
-            _draw(panel, body, is_leftmost=column == 0)
-            conditions = _conditions(plane, is_narrow=each < 6)
-            figure.text(corner[0], (bottom + body + 0.13) / height, conditions, fontsize=9, color=MUTED)
-        heading = title or f"Equal-speedup contours at κ = {planes[0].kappa} drafted tokens per step"
-        size = min(12.5, 1.6 * width)
-        figure.text(LEFT / width, 1 - 0.24 / height, heading, fontsize=size, fontweight="bold", va="center")
-        draw_key(figure, _COLUMNS, rows, notes, LEFT)
-    return figure
+    unlabelled: list[str] = []
+    for _ in range(2):  # in line, the key of the second holds what found no room in the first
+        wanted = shown_rows(drawing, rows, unlabelled)
+        with style():
+            sheet = Sheet(
+                drawing=drawing,
+                headings=[
+                    f"Equal-speedup contours at κ = {planes[0].kappa} drafted tokens per step",
+                    f"Equal-speedup contours, κ = {planes[0].kappa}",
+                    f"Equal speedup, κ = {planes[0].kappa}",
+                ],
+                conditions=[_conditions(plane) for plane in planes],
+                rows=wanted,
+                columns=_COLUMNS,
+                notes=notes if drawing.legend == "table" else (),
+            )
+            unlabelled = []
+            for plane, on in zip(planes, sheet.panels, strict=True):
+                named = drawing.legend != "none"
+                _draw(_Panel(on=on, plane=plane, placer=Placer(on.axes), names=names, is_named=named,
+                             unlabelled=unlabelled))  # fmt: skip
+        if drawing.legend != "inline" or not unlabelled:
+            break
+    return sheet.done()
 
 
 def _names(planes: Sequence[Plane]) -> list[str]:
@@ -88,26 +100,25 @@ def _names(planes: Sequence[Plane]) -> list[str]:
     return found
 
 
-def _conditions(plane: Plane, *, is_narrow: bool) -> str:
+def _conditions(plane: Plane) -> str:
     """What the contours were drawn for, in one line."""
     parts = [plane.title] if plane.title else []
     if plane.ridge is not None:
         parts.append(f"batch {plane.batch}")
     if plane.context_len:
         parts.append(f"context {plane.context_len:,}")
-    parts.append(f"v = {plane.verify:.3g}" if is_narrow else f"verify pass / plain pass v = {plane.verify:.3g}")
+    parts.append(f"verify pass / plain pass v = {plane.verify:.3g}")
     if plane.ridge_batch is not None:
-        where = f"batch {plane.ridge_batch:.0f}"
-        parts.append(f"ridge at {where}" if is_narrow else f"verification crosses the ridge at {where}")
+        parts.append(f"ridge at batch {plane.ridge_batch:.0f}")
     return ", ".join(parts)
 
 
-def _draw(panel: _Panel, body: float, *, is_leftmost: bool) -> None:
-    axes, plane, placer = panel.axes, panel.plane, panel.placer
+def _draw(panel: _Panel) -> None:
+    axes, plane, placer, body = panel.axes, panel.plane, panel.placer, panel.on.height
     top = float(plane.c[-1])
     below = _strip_labels(panel, body)
     strip = 0.14 if not below else 0.24 + LANE * (1 + max(label.lane for label in below))
-    _set_axes(panel, top, strip / body, is_leftmost=is_leftmost)
+    _set_axes(panel, top, strip / body)
     _bands(axes, plane, top)
     axes.axhline(0.0, color=INK, lw=1.0, zorder=3)
     placer.add_line([0, 1], [0, 0])
@@ -129,18 +140,14 @@ def _draw(panel: _Panel, body: float, *, is_leftmost: bool) -> None:
         _line_label(panel, line)
     for contour in plane.contours:
         is_one = contour.speedup == 1.0
-        placer.label_on_line(
-            "1× break-even" if is_one else f"{contour.speedup:g}×",
-            contour.alpha,
-            contour.c,
-            fontsize=8.5,
-            fontweight="bold" if is_one else "normal",
-            bbox=CLEAR,
-        )
+        look_of = {"fontsize": 8.5, "fontweight": "bold" if is_one else "normal", "bbox": CLEAR}
+        for text in ("1× break-even", "1×") if is_one else (f"{contour.speedup:g}×",):
+            if placer.label_on_line(text, contour.alpha, contour.c, **look_of):
+                break
     _region_names(panel)
 
 
-def _set_axes(panel: _Panel, top: float, strip: float, *, is_leftmost: bool) -> None:
+def _set_axes(panel: _Panel, top: float, strip: float) -> None:
     axes, plane = panel.axes, panel.plane
     axes.set_xlim(0.0, 1.0)
     if plane.scale == "log":
@@ -154,13 +161,19 @@ def _set_axes(panel: _Panel, top: float, strip: float, *, is_leftmost: bool) -> 
     axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
     axes.minorticks_off()
     axes.spines["left"].set_bounds(0.0, top)
-    axes.set_xticks(np.linspace(0, 1, 6 if panel.is_narrow else 11))
-    meaning = (
-        "acceptance per drafted token" if panel.is_narrow else "acceptance of a drafted token, those before accepted"
-    )
-    axes.set_xlabel(f"α, {meaning} (probability)")
-    if is_leftmost:
-        axes.set_ylabel("c, cost of one draft step (target steps)")
+    axes.set_xticks(np.linspace(0, 1, 6 if panel.on.is_narrow else 11))
+    wide, high = panel.on.width, panel.on.height
+    axes.set_xlabel(fitting(_ALPHA, 10, wide))
+    if panel.on.is_leftmost:
+        axes.set_ylabel(fitting(_C, 10, high))
+
+
+_ALPHA: Final = (
+    "α, acceptance of a drafted token, those before accepted (probability)",
+    "α, acceptance per drafted token (probability)",
+    "α, acceptance (probability)",
+)
+_C: Final = ("c, cost of one draft step (target steps)", "c, draft step (target steps)", "c (target steps)")
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -171,7 +184,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 def _bands(axes: Axes, plane: Plane, top: float) -> None:
     """Shade between contours: the area under each contour is at least its speedup."""
-    axes.axhspan(0.0, top, facecolor=LOSE, hatch="///", edgecolor="#d8d1c6", lw=0, zorder=0)
+    axes.axhspan(0.0, top, facecolor=LOSE, hatch="///", edgecolor=HATCH, lw=0, zorder=0)
     winning = [c for c in plane.contours if c.speedup >= 1.0]
     for i, contour in enumerate(winning):
         c = np.minimum(np.nan_to_num(contour.c, nan=0.0), top)
@@ -192,16 +205,13 @@ def _line(panel: _Panel, line: Line) -> None:
 
 
 def _line_label(panel: _Panel, line: Line) -> None:
-    never = np.isnan(line.break_even)
-    panel.placer.label(
-        f"{line.source.label}: " + ("never pays" if never else f"pays above α = {line.break_even:.3f}"),
+    never, label = np.isnan(line.break_even), line.source.label
+    panel.name(
+        line.source,
+        (f"{label}: " + ("never pays" if never else f"pays above α = {line.break_even:.3f}"), label, line.source.name),
         0.5 if never else min(max(line.break_even, 0.05), 0.6),
         line.source.c,
         directions=((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1)),
-        fontsize=9,
-        color=panel.look(line.source).colour,
-        fontweight="bold",
-        bbox=CLEAR,
     )
 
 
@@ -265,6 +275,9 @@ def _arrow(panel: _Panel, start: float, end: float, y: float, lk: Look) -> None:
         zorder=7,
     )
     panel.axes.add_patch(arrow)
+    (x0, y0), (x1, _) = panel.axes.transData.transform([(start, y), (end, y)])
+    t = np.linspace(0.1, 0.9, 17)
+    panel.placer.add_leader(np.column_stack([x0 + t * (x1 - x0), y0 - 2 * t * (1 - t) * bend * (x1 - x0)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,28 +292,28 @@ class _Below:
 
 
 def _strip_labels(panel: _Panel, body: float) -> list[_Below]:
-    """Labels of what lies on c = 0, laid in lanes below it; widths are measured before anything is drawn."""
-    wanted: list[tuple[str, float, str]] = []
+    """Labels of what lies on c = 0, laid in lanes below it so that nothing crosses; else without the widest of them."""
+    wanted: list[tuple[str, float, Placed]] = []
     for point in panel.plane.points:
-        colour = panel.look(point.source).colour
         where = point.alpha if not np.isnan(point.alpha) else point.source.alpha
-        if point.source.c == 0 and where is not None:
-            wanted.append((f"{point.source.label} {point.speedup:.2f}×", where, colour))
+        if point.source.c == 0 and where is not None and panel.is_named:
+            wanted.append((f"{point.source.label} {point.speedup:.2f}×", where, point.source))
         elif point.source.c > 0 and not np.isnan(point.alpha_dagger):
-            wanted.append((f"α† = {point.alpha_dagger:.3f}", point.alpha_dagger, colour))
-    box = panel.axes.get_window_extent()
-    per_inch = box.height / body
-    widths = []
-    for text, _, _ in wanted:
-        drawn = panel.axes.text(0, 0, text, fontsize=BELOW_FONT, fontweight="bold")
-        widths.append(drawn.get_window_extent(panel.placer.renderer).width / per_inch)
-        drawn.remove()
-    span = box.width / per_inch
-    laid = lanes([alpha * span for _, alpha, _ in wanted], widths, span)
+            wanted.append((f"α† = {point.alpha_dagger:.3f}", point.alpha_dagger, point.source))
+    span = panel.on.width
+    while True:
+        widths = [inches(text, BELOW_FONT, is_bold=True) for text, _, _ in wanted]
+        most = max(1, int(0.55 * body / LANE))
+        laid: list[Laid] = lanes([alpha * span for _, alpha, _ in wanted], widths, span, most=most)
+        if laid or not wanted:
+            break
+        _, _, dropped = wanted.pop(int(np.argmax(widths)))
+        panel.unlabelled.append(dropped.label)
     return [
-        _Below(text=text, alpha=alpha, colour=colour, lane=at.lane, centre=(at.left + width / 2) / span)
-        for (text, alpha, colour), width, at in zip(wanted, widths, laid, strict=True)
-    ]
+        _Below(text=text, alpha=alpha, colour=panel.look(source).colour, lane=at.lane,
+               centre=(at.left + width / 2) / span)
+        for (text, alpha, source), width, at in zip(wanted, widths, laid, strict=True)
+    ]  # fmt: skip
 
 
 def _write_below(panel: _Panel, label: _Below, strip: float, body: float) -> None:
@@ -323,45 +336,42 @@ def _write_below(panel: _Panel, label: _Below, strip: float, body: float) -> Non
     x0, x1 = axes.transAxes.inverted().transform([(box.x0, 0), (box.x1, 0)])[:, 0]
     if label.lane > 0 or not x0 <= label.alpha <= x1:
         end = (float(np.clip(label.alpha, x0, x1)), y + 0.09 / body)
-        axes.plot(
-            [label.alpha, end[0]], [strip, end[1]], transform=axes.transAxes, color=label.colour, lw=0.8, zorder=5
-        )
+        xs, ys = [label.alpha, end[0]], [strip, end[1]]
+        axes.plot(xs, ys, transform=axes.transAxes, color=label.colour, lw=0.8, zorder=5, label=LEADER)
+        panel.placer.add_leader(axes.transAxes.transform(np.column_stack([xs, ys])))
 
 
 def _point_label(panel: _Panel, point: Point) -> None:
     where = point.alpha if not np.isnan(point.alpha) else point.source.alpha
     if where is None:
         return
-    panel.placer.label(
-        f"{point.source.label} {point.speedup:.2f}×",
+    panel.name(
+        point.source,
+        (f"{point.source.label} {point.speedup:.2f}×", point.source.label, point.source.name),
         where,
         point.source.c,
         directions=((1, -1), (1, 1), (-1, 1), (1, 0), (-1, -1), (0, 1), (0, -1), (-1, 0)),
-        fontsize=9,
-        color=panel.look(point.source).colour,
-        fontweight="bold",
-        bbox=CLEAR,
     )
 
 
 def _region_names(panel: _Panel) -> None:
-    """Say in words which side wins, where there is room, and what the strip below is."""
-    look_of = {"va": "center", "fontsize": 9.5, "color": MUTED, "style": "italic", "bbox": CLEAR, "zorder": 6}
-    to_axes = panel.axes.transLimits.transform
-    bottom = to_axes(panel.axes.transScale.transform((0.0, 0.0)))[1]
-    from_axes = panel.axes.transAxes
-    for text, x, ha in (("slower than\nplain decoding", 0.02, "left"), ("faster than\nplain decoding", 0.98, "right")):
-        for share in (0.93, 0.84, 0.74, 0.62, 0.5, 0.38):
-            y = bottom + share * (1 - bottom)
-            if panel.placer.add_text(x, y, text, ha=ha, transform=from_axes, **look_of):
-                break
+    """Say in words which side wins, inside that side and where there is room, and what the strip below is."""
+    look_of = {"ha": "center", "va": "center", "fontsize": 9.5, "color": MUTED, "style": "italic", "bbox": CLEAR}
+    axes, plane = panel.axes, panel.plane
+    even = next((contour for contour in plane.contours if contour.speedup == 1.0), None)
+    bottom = axes.transLimits.transform(axes.transScale.transform((0.0, 0.0)))[1]
+    if even is not None:
+        edge = np.column_stack([even.alpha, np.nan_to_num(even.c, nan=0.0)])
+        along = axes.transAxes.inverted().transform(axes.transData.transform(edge))
+        rises: list[tuple[str, bool]] = [("slower than\nplain decoding", True), ("faster than\nplain decoding", False)]
+        for text, is_above in rises:
+            panel.placer.add_text_within(text, along, bottom, is_above=is_above, **look_of)
     if bottom > 0.06:
-        panel.placer.add_text(
-            0.005, bottom / 2, "c = 0:\nfree drafts", ha="left", transform=from_axes, **(look_of | {"fontsize": 8.5})
-        )
+        words = look_of | {"fontsize": 8.5, "ha": "left"}
+        panel.placer.add_text(0.005, bottom / 2, "c = 0:\nfree drafts", transform=axes.transAxes, zorder=6, **words)
 
 
-_COLUMNS: Final = (("source", 0.45), ("c", 3.40), ("α", 4.62), ("speedup", 6.42), ("α†", 7.22))
+_COLUMNS: Final = ("source", "c", "α", "speedup", "α†")
 
 
 def _rows(planes: Sequence[Plane], names: list[str]) -> list[Row]:
@@ -373,7 +383,8 @@ def _rows(planes: Sequence[Plane], names: list[str]) -> list[Row]:
             *((_point_texts(plane, point), point.source) for point in plane.points),
         ):
             on = f" [{plane.title}]" if len(planes) > 1 and not source.target else ""
-            rows.append(Row(look=look(names.index(source.label)), texts=(texts[0] + on, *texts[1:])))
+            lk = look(names.index(source.label))
+            rows.append(Row(look=lk, label=source.label, texts=(texts[0] + on, *texts[1:])))
     return rows
 
 

@@ -1,7 +1,7 @@
 """Speedup against draft length, batch, coverage or context as a picture: a line per source, the best one marked."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,45 +9,47 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from specplan.decide.sweep import AXES, PLAIN, Curve, Sweep
-from specplan.report.key import Row, draw_key, key_height
+from specplan.report.drawing import Drawing
+from specplan.report.key import Row
 from specplan.report.label_placement import Placer
-from specplan.report.picture import CLEAR, INK, LOSE, MUTED, look, new_figure, style
+from specplan.report.lettering import fitting
+from specplan.report.picture import CLEAR, GRID, HATCH, INK, LOSE, MUTED, look, style
+from specplan.report.sheet import Panel, Sheet, shown_rows
 from specplan.report.source_words import acceptance_text, cost_text, name_text
 
 BAND: Final = 0.07
 """Share of the height at the top in which the best source of each region is named."""
 
 
-def draw_sweep(sweep: Sweep, *, title: str = "", width: float | None = None) -> Figure:
+def draw_sweep(sweep: Sweep, **given: Any) -> Figure:
     """One picture of a sweep.
 
     Parameters
     ----------
     sweep : Sweep
-    title : str
-        Heading; says what is drawn if empty.
-    width : float, optional
-        Inches; 9 if None.
+    **given
+        See `specplan.report.drawing.Drawing`.
     """
-    width = 9.0 if width is None else width
+    drawing = Drawing(**given)
     rows = [_row(sweep, curve, i) for i, curve in enumerate(sweep.curves)]
-    key = key_height(rows, ())
-    body, head, left, right = width * 0.50, 0.66, 0.75, 0.3
-    under = 0.56 + key
-    height = body + head + under
-    with style():
-        figure = new_figure(width, height)
-        axes = figure.add_axes((left / width, under / height, (width - left - right) / width, body / height))
-        _draw(axes, sweep)
-        heading = title or f"Speedup over {AXES[sweep.kind].partition(' (')[0]}"
-        figure.text(left / width, 1 - 0.24 / height, heading, fontsize=12.5, fontweight="bold", va="center")
-        size = min(9.0, 1.35 * width)
-        figure.text(left / width, (under + body + 0.13) / height, _held(sweep), fontsize=size, color=MUTED)
-        draw_key(figure, _COLUMNS, rows, (), left)
-    return figure
+    unlabelled: list[str] = []
+    for _ in range(2):  # in line, the key of the second holds what found no room in the first
+        with style():
+            sheet = Sheet(
+                drawing=drawing,
+                headings=[f"Speedup over {AXES[sweep.kind].partition(' (')[0]}", "Speedup"],
+                conditions=[_held(sweep)],
+                rows=shown_rows(drawing, rows, unlabelled),
+                columns=_COLUMNS,
+                ratio=(0.50, 0.50, 0.75),
+            )
+            unlabelled = _draw(sheet.panels[0], sweep, is_named=drawing.legend != "none")
+        if drawing.legend != "inline" or not unlabelled:
+            break
+    return sheet.done()
 
 
-_COLUMNS: Final = (("source", 0.45), ("c", 3.40), ("α", 4.62), ("best", 6.42))
+_COLUMNS: Final = ("source", "c", "α", "best")
 
 
 def _row(sweep: Sweep, curve: Curve, index: int) -> Row:
@@ -61,6 +63,7 @@ def _row(sweep: Sweep, curve: Curve, index: int) -> Row:
         best += f", {curve.runs_to:,.0f} fit"
     return Row(
         look=look(index),
+        label=s.label,
         texts=(name, cost_text(s), acceptance_text(s), best),
         has_marker=sweep.kind == "kappa",
     )
@@ -70,17 +73,25 @@ def _held(sweep: Sweep) -> str:
     parts = [f"{name} {value:,.0f}" for name, value in sweep.held.items() if not (name == "context" and value == 0)]
     if any(c.runs_to is not None and c.runs_to < sweep.x[-1] for c in sweep.curves):
         parts.append("faint: requests wait for the cache")
-    return ", ".join([*parts, "ring: best of its line", "band on top: best source there"])
+    parts.append("ring: best of its line")
+    return ", ".join([*parts, *(["band on top: best source there"] if _has_one_target(sweep) else [])])
 
 
-def _draw(axes: Axes, sweep: Sweep) -> None:
+def _has_one_target(sweep: Sweep) -> bool:
+    """Whether all sources draft for one target: only then is one of them the best."""
+    return len({curve.source.target for curve in sweep.curves} - {""}) < 2
+
+
+def _draw(panel: Panel, sweep: Sweep, *, is_named: bool) -> list[str]:
+    """Draw the curves; the sources whose names found no room."""
+    axes, is_one = panel.axes, _has_one_target(sweep)
     low, high = _limits(sweep)
     axes.set_ylim(low, high)
-    _x_axis(axes, sweep)
-    axes.axhspan(low, 1.0, facecolor=LOSE, hatch="///", edgecolor="#d8d1c6", lw=0, zorder=0)
+    _x_axis(panel, sweep)
+    axes.axhspan(low, 1.0, facecolor=LOSE, hatch="///", edgecolor=HATCH, lw=0, zorder=0)
     axes.axhline(1.0, color=INK, lw=1.6, zorder=3)
-    axes.set_ylabel("speedup over plain decoding (×)")
-    axes.grid(axis="y", color="#e4e4e4", lw=0.7, zorder=0)
+    axes.set_ylabel(fitting(("speedup over plain decoding (×)", "speedup (×)"), 10, panel.height))
+    axes.grid(axis="y", color=GRID, lw=0.7, zorder=0)
     placer = Placer(axes)
     placer.add_line(sweep.x[[0, -1]], [1.0, 1.0])
     for i, curve in enumerate(sweep.curves):
@@ -107,13 +118,14 @@ def _draw(axes: Axes, sweep: Sweep) -> None:
                 clip_on=False,
             )
             placer.add_marker(curve.best_x, curve.best_speedup, 10)
-    _best_band(axes, placer, sweep, high)
+    if is_one:
+        _best_band(axes, placer, sweep, high)
+        for x in [region.low for region in sweep.regions[1:]]:
+            axes.axvline(x, color=MUTED, lw=0.8, ls=(0, (2, 2)), zorder=2, ymax=1 - BAND)
     _ridge(axes, placer, sweep, low, high)
-    for i, curve in enumerate(sweep.curves):
-        _line_name(placer, sweep, curve, i)
-    for x in _inner_edges(sweep):
-        axes.axvline(x, color=MUTED, lw=0.8, ls=(0, (2, 2)), zorder=2, ymax=1 - BAND)
+    named = [_line_name(placer, sweep, curve, i) for i, curve in enumerate(sweep.curves)] if is_named else []
     _plain_name(placer, low)
+    return [curve.source.label for curve, is_there in zip(sweep.curves, named, strict=False) if not is_there]
 
 
 def _limits(sweep: Sweep) -> tuple[float, float]:
@@ -123,29 +135,29 @@ def _limits(sweep: Sweep) -> tuple[float, float]:
     return bottom, bottom + (high - bottom) * 1.08 / (1 - BAND)
 
 
-def _x_axis(axes: Axes, sweep: Sweep) -> None:
-    x = sweep.x
-    axes.set_xlabel(AXES[sweep.kind])
+def _x_axis(panel: Panel, sweep: Sweep) -> None:
+    axes, x, most = panel.axes, sweep.x, max(3, int(panel.width / 0.42))
+    axes.set_xlabel(fitting((AXES[sweep.kind], AXES[sweep.kind].partition(" (")[0]), 10, panel.width))
     if sweep.kind in ("batch", "context") and x[0] > 0 and x[-1] / x[0] >= 8:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(
-            FixedLocator(list(2.0 ** np.arange(np.ceil(np.log2(x[0])), np.log2(x[-1]) + 1e-9)))
+            FixedLocator(_thinned((2.0 ** np.arange(np.ceil(np.log2(x[0])), np.log2(x[-1]) + 1e-9)).tolist(), most))
         )
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _count(v)))
     elif sweep.kind == "kappa":
-        step = max(1, int(np.ceil((x[-1] - x[0]) / 16)))
-        axes.set_xticks(np.arange(x[0], x[-1] + 1, step))
+        axes.set_xticks(_thinned(np.arange(x[0], x[-1] + 1).tolist(), min(most, 17)))
     axes.set_xlim(float(x[0]), float(x[-1]))
+
+
+def _thinned(ticks: list[float], most: int) -> list[float]:
+    """Every tick, or every second, third, ... of them, the first included, so that no more than `most` are left."""
+    return ticks[:: -(-len(ticks) // most)]
 
 
 def _count(value: float) -> str:
     """Tokens as engines write them: 512, 4k, 128k."""
     return f"{value / 1024:.3g}k" if value >= 1024 else f"{value:g}"
-
-
-def _inner_edges(sweep: Sweep) -> list[float]:
-    return [region.low for region in sweep.regions[1:]]
 
 
 def _best_band(axes: Axes, placer: Placer, sweep: Sweep, high: float) -> None:
@@ -195,34 +207,30 @@ def _ridge(axes: Axes, placer: Placer, sweep: Sweep, low: float, high: float) ->
     placer.add_line([x, x], [low, high])
     who = "" if sweep.ridge.source is None else f" of {sweep.curves[sweep.ridge.source].source.name}"
     symbol = "κ" if sweep.kind == "kappa" else "B"
-    placer.label(
+    for text in (
         f"verified positions{who}\ncross the ridge ({sweep.ridge.ridge:.0f}) at {symbol} = {x:.1f}",
-        x,
-        low + 0.06 * (high - low),
-        directions=((1, 1), (-1, 1)),
-        fontsize=8.5,
-        color=INK,
-        bbox=CLEAR,
-    )
+        f"ridge ({sweep.ridge.ridge:.0f})\nat {symbol} = {x:.1f}",
+    ):
+        y, ways = low + 0.06 * (high - low), ((1, 1), (-1, 1))
+        if placer.label(text, x, y, directions=ways, fontsize=8.5, color=INK, bbox=CLEAR):
+            return
 
 
-def _line_name(placer: Placer, sweep: Sweep, curve: Curve, index: int) -> None:
-    """Name a line where it is farthest from the others."""
+def _line_name(placer: Placer, sweep: Sweep, curve: Curve, index: int) -> bool:
+    """Name a line where it is farthest from the others; whether there was room."""
     others = [c.speedup for c in sweep.curves if c is not curve]
     known = ~np.isnan(curve.speedup)
     inner = known & (np.arange(sweep.x.size) >= sweep.x.size // 8) & (np.arange(sweep.x.size) <= sweep.x.size * 7 // 8)
     where = np.flatnonzero(inner if inner.any() else known)
     gaps = np.min([np.abs(o - curve.speedup)[where] for o in others], axis=0) if others else curve.speedup[where]
     at = int(where[int(np.argmax(np.nan_to_num(gaps, nan=np.inf)))])
-    placer.label(
-        curve.source.label,
-        float(sweep.x[at]),
-        float(curve.speedup[at]),
-        fontsize=9,
-        fontweight="bold",
-        color=look(index).colour,
-        bbox=CLEAR,
-    )
+    return any(
+        placer.label(
+            text, float(sweep.x[at]), float(curve.speedup[at]), fontsize=9, fontweight="bold",
+            color=look(index).colour, bbox=CLEAR,
+        )
+        for text in (curve.source.label, curve.source.name)
+    )  # fmt: skip
 
 
 def _peak_text(sweep: Sweep, curve: Curve) -> str:
@@ -237,18 +245,9 @@ def _plain_name(placer: Placer, low: float) -> None:
     """Say what the hatched side means, where there is room."""
     if low >= 0.97:
         return
-    y = 0.5 * (1.0 - low) / (placer.axes.get_ylim()[1] - low)
-    for x, ha in ((0.99, "right"), (0.7, "left"), (0.4, "left"), (0.02, "left")):
-        if placer.add_text(
-            x,
-            y,
-            "slower than plain decoding",
-            transform=placer.axes.transAxes,
-            ha=ha,
-            va="center",
-            fontsize=9,
-            style="italic",
-            color=MUTED,
-            bbox=CLEAR,
-        ):
+    share = (1.0 - low) / (placer.axes.get_ylim()[1] - low)
+    edge = np.array([[0.0, share], [1.0, share]])
+    for text in ("slower than plain decoding", "slower"):
+        words = {"ha": "center", "va": "center", "fontsize": 9, "style": "italic", "color": MUTED, "bbox": CLEAR}
+        if placer.add_text_within(text, edge, 0.0, is_above=False, **words):
             return

@@ -202,7 +202,7 @@ def test_an_eagle_head_is_made_for_its_target(specplan) -> None:
 
 BAD = {
     "unknown kind": (["plane", "--kind", "width"], "one of plane, kappa, batch, coverage, context"),
-    "unknown picture": (["plane", "-o", "x.bmp"], "must end in .svg, .png or .pdf"),
+    "unknown picture": (["plane", "-o", "x.bmp"], "must end in .svg, .png, .pdf or .pgf"),
     "unknown data": (["plane", "--data", "x.txt"], "must end in .csv or .json"),
     "no such folder": (["plane", "-o", "no/such/x.svg"], "does not exist"),
     "draft without target": (["plane", "-d", "llama3.2-1b"], "name the target"),
@@ -220,7 +220,7 @@ BAD = {
     "c-max too small": (["plane", "-s", "x:c=.3", "--c-max", ".1"], "would cut off"),
     "level 0": (["plane", "--levels", "0"], "contour 0"),
     "level text": (["plane", "--levels", "a"], "'a' is not a number"),
-    "width": (["plane", "--width", "1"], "6 to 40 inches"),
+    "width": (["plane", "--width", "1"], "3 to 40 inches"),
     "unknown layer": (["plane", "llama3-8b", "--layer", "guess"], "one of roofline, modelled"),
     "sweep of nothing": (["plane", "--kind", "kappa"], "needs sources"),
     "sweep of free alpha": (["plane", "llama3-8b", "-d", "llama3.2-1b", "--kind", "batch"], "has no acceptance"),

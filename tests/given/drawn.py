@@ -35,3 +35,16 @@ def drawn(
 def changed(s: Placed, **fields: Any) -> Placed:
     """The same with other acceptance."""
     return replace(s, source=replace(s.source, **fields))
+
+
+def all_texts(figure: Any) -> list[Any]:
+    """Every text of a picture that is shown: on its page, on its axes, and along them."""
+    found = list(figure.texts)
+    for axes in figure.axes:
+        found += axes.texts
+        if axes.axison:
+            inside = [axes.xaxis.label, axes.yaxis.label]
+            for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+                inside += [t.label1 for t in axis.get_major_ticks() if limits[0] <= t.get_loc() <= limits[1]]
+            found += inside
+    return [t for t in found if t.get_text().strip()]

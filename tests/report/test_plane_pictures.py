@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from drawn import all_texts
 from drawn import drawn as source
 from matplotlib import image as mpimg
 from matplotlib.colors import to_rgb
@@ -18,7 +19,7 @@ from specplan.decide.pricing import Setting
 from specplan.decide.sweep import default_axis, sweep
 from specplan.errors import InputError
 from specplan.report.label_placement import lanes, overlapping
-from specplan.report.picture import LOOKS, LOSE, WIN, save
+from specplan.report.picture import DARK, LOOKS, LOSE, WIN, save
 from specplan.report.plane_plot import draw_planes
 from specplan.report.sweep_plot import draw_sweep
 
@@ -74,18 +75,6 @@ def drawn() -> dict[str, Figure]:
 
 
 NAMES = [*SCENES, "kappa", "batch", "coverage", "context"]
-
-
-def all_texts(figure: Figure) -> list[Any]:
-    found = list(figure.texts)
-    for axes in figure.axes:
-        found += axes.texts
-        if axes.axison:
-            inside = [axes.xaxis.label, axes.yaxis.label]
-            for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-                inside += [t.label1 for t in axis.get_major_ticks() if limits[0] <= t.get_loc() <= limits[1]]
-            found += inside
-    return [t for t in found if t.get_text().strip()]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -231,9 +220,41 @@ def test_sources_are_told_apart_without_colour_and_read_on_every_band() -> None:
     for look in LOOKS:
         assert contrast(look.colour, "#ffffff") >= 4.5  # WCAG AA for text; labels carry a white halo
         assert min(contrast(look.colour, band) for band in (*WIN, LOSE)) >= 2.0
+        on_black = DARK[look.colour.lower()]
+        assert contrast(on_black, DARK[WIN[0]]) >= 4.5
+        assert min(contrast(on_black, DARK[band]) for band in (*WIN, LOSE)) >= 2.0
 
 
-@pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")])
+def test_an_empty_title_leaves_the_heading_out() -> None:
+    said, without = words(draw_planes(SCENES["points"])), words(draw_planes(SCENES["points"], title=""))
+    assert "Equal-speedup" in said
+    assert "Equal-speedup" not in without
+    assert "mine" in words(draw_planes(SCENES["points"], title="mine"))
+
+
+def test_a_best_source_is_named_only_among_those_of_one_target() -> None:
+    def said(*sources: Any) -> str:
+        pairs = [(s, Setting(ridge=295.0)) for s in sources]
+        return words(draw_sweep(sweep("batch", pairs, xs=default_axis("batch"))))
+
+    assert "best source there" in said(DENSE_8B, NGRAM)
+    assert "best source there" not in said(DENSE_8B, DENSE_70B, NGRAM)
+
+
+def test_looks_are_told_by_the_page() -> None:
+    scene = SCENES["points"]
+    assert "0.1647 derived" not in words(draw_planes(scene, legend="inline"))
+    assert "llama3.2-1b → llama3-8b" in words(draw_planes(scene, legend="inline"))
+    assert "llama3.2-1b" not in words(draw_planes(scene, legend="none"))
+    assert draw_planes(scene, style="slide").get_size_inches()[0] == pytest.approx(13.33)
+    assert draw_planes(scene, width=3.4, font_size=7.5).axes[0].xaxis.label.get_fontsize() == pytest.approx(
+        10 * 7.5 / 9.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("suffix", "magic"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF"), (".pgf", b"%% Creator")]
+)
 def test_files_by_suffix_and_equal_bytes_for_equal_inputs(tmp_path: Path, suffix: str, magic: bytes) -> None:
     written = []
     for i in range(2):
@@ -242,6 +263,16 @@ def test_files_by_suffix_and_equal_bytes_for_equal_inputs(tmp_path: Path, suffix
         written.append(path.read_bytes())
     assert written[0].startswith(magic)
     assert written[0] == written[1]
+
+
+def test_latex_code_is_balanced_and_names_are_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "plane.pgf"
+    save(draw_planes([plane([source(name="my_draft{50%", kappa=3, c=0.1, alpha=0.7)], kappa=3)]), path, "")
+    code = path.read_text(encoding="utf-8")
+    assert r"my\_draft\{50" in code
+    assert code.count(r"\begin{pgfscope}") == code.count(r"\end{pgfscope}") > 20
+    bare = re.sub(r"\\.", "", "\n".join(line for line in code.splitlines() if not line.startswith("%")))
+    assert bare.count("{") == bare.count("}")
 
 
 def test_svg_keeps_its_text_as_text(tmp_path: Path) -> None:
