@@ -1,6 +1,7 @@
-"""Names that docstrings' examples may use: the chapter's models, from the shipped specs."""
+"""Names that docstrings' examples may use, hypothesis' profiles, and the quick stage of the suite."""
 
 import os
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,3 +22,23 @@ def _example_models(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace["llama3_70b"] = load_model("llama3-70b")
     doctest_namespace["llama32_1b"] = load_model("llama3.2-1b")
     doctest_namespace["mixtral"] = load_model("mixtral-8x7b")
+
+
+QUICK_PER_FILE = 2
+"""Tests of each file that the quick stage runs: the first, each with its first parameters."""
+NEVER_QUICK = {"slow", "engine", "model", "transformers", "tail"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark `quick`: the first tests of every file that need neither a model, transformers nor an engine."""
+    seen: set[str] = set()
+    taken: Counter[str] = Counter()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        if function in seen or any(mark.name in NEVER_QUICK for mark in item.iter_markers()):
+            continue
+        seen.add(function)
+        file = function.partition("::")[0]
+        if taken[file] < QUICK_PER_FILE:
+            taken[file] += 1
+            item.add_marker("quick")

@@ -12,7 +12,7 @@ acceptance.py
 
 adaptive.py
     Adaptive verification: how many drafted positions to verify in a step, and what that gives over a population:
-    `adaptive_expectation`, `confidences`, `verify_budget`
+    `adaptive_expectation`, `class_lengths`, `confidences`, `verify_budget`
 
 draft_length.py
     Best kappa: how many tokens to draft, and what another choice loses:
@@ -38,7 +38,7 @@ kernels.py
 kv_cache.py
     Cached keys, values and states: bytes per token stored, bytes read per step, and what fits in the pool:
     `conv_channels_per_rank`, `kv_bytes_per_token`, `kv_bytes_read`, `kv_bytes_stored`, `kv_pool_bytes`,
-    `pool_sequences`, `pool_tokens`
+    `pool_sequences`, `pool_tokens`, `read_spans`, `recurrent_state_bytes`, `stored_spans`
 
 pairing.py
     Whether a draft belongs to a target: its sizes against the target's:

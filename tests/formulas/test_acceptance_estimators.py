@@ -12,6 +12,8 @@ from specplan.formulas import acceptance as a
 from specplan.formulas.emitted import emitted_over_all_steps, expected_emitted, expected_emitted_hazard, survival
 from specplan.records import StepColumns, StepRecord, Tally
 
+pytestmark = pytest.mark.tail
+
 # ---- coverage of the intervals --------------------------------------------------------------------------------------
 
 RUNS, REQUESTS, STEPS, KAPPA = 4000, 40, 15, 4

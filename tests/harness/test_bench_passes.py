@@ -28,6 +28,8 @@ from specplan.timing.measured_steps import load_measured_table
 from specplan.values.formats import lookup
 from specplan.values.model import Attention, DenseMLP, Layer, Model
 
+pytestmark = pytest.mark.tail
+
 torch.set_num_threads(1)
 H100 = load_accelerator("h100-sxm")
 

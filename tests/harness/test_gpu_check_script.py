@@ -8,6 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 
+pytestmark = pytest.mark.tail
+
 torch.set_num_threads(1)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 

@@ -27,6 +27,8 @@ from specplan.records.prompts import prompt_file
 from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 
+pytestmark = pytest.mark.tail
+
 torch.set_num_threads(1)
 
 

@@ -9,6 +9,8 @@ from nbclient import NotebookClient
 
 from specplan.harness.measure import read_measurement
 
+pytestmark = pytest.mark.tail
+
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_measure_alpha.ipynb"
 RECORDED = NOTEBOOK.parent / "data" / "measured"
 

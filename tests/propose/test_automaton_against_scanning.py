@@ -10,6 +10,9 @@ from specplan.errors import InputError
 from specplan.propose import automaton_kernels
 from specplan.propose.automaton import SEPARATOR, SuffixAutomaton
 
+pytestmark = pytest.mark.tail
+
+
 TOKENS = st.integers(0, 2)
 DOCUMENTS = st.lists(st.lists(TOKENS, max_size=12), min_size=1, max_size=4)
 ORDERS = st.sampled_from(["recency", "frequency"])

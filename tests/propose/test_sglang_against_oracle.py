@@ -1,6 +1,7 @@
 """The compiled proposer against the brute-force oracle on tiny alphabets, where everything repeats and ties."""
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglang_oracle import OracleCorpus, OracleNgram
@@ -10,6 +11,9 @@ from specplan.propose.sglang_ngram import SglangNgram
 from specplan.propose.sglang_replay import replay
 from specplan.propose.sglang_rule import QUIRKS, SglangRule
 from specplan.propose.steps import COLUMNS, join
+
+pytestmark = pytest.mark.tail
+
 
 TOKENS = st.integers(0, 2)
 TEXT = st.lists(TOKENS, min_size=1, max_size=14)

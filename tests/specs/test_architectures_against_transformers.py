@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402 - after the check th
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402 - likewise
 from transformers.pytorch_utils import Conv1D  # noqa: E402 - likewise
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.transformers
 DATA = Path(__file__).parents[1] / "data"
 CAUSAL = recorded()["causal_lm"]
 

@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from transformers import AutoModelForCausalLM  # noqa: E402 - after the check that it is installed
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402 - likewise
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.transformers
 
 SMALL: dict[str, dict[str, Any]] = {
     "llama": {"num_hidden_layers": 4},

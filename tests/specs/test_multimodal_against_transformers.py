@@ -20,7 +20,7 @@ transformers.logging.set_verbosity_error()
 from transformers.models.auto import modeling_auto  # noqa: E402 - after the check that it is installed
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402 - likewise
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.transformers
 CLASSES = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES | getattr(
     modeling_auto, "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", {}
 )
