@@ -2,6 +2,7 @@
 
     VENV/bin/python benchmarks/peer_step_time.py ask OUT.jsonl      # in a virtual environment that holds aisimulate
     python benchmarks/peer_step_time.py compare OUT.jsonl           # in specplan's own
+    VENV/bin/python benchmarks/peer_step_time.py rows ROWS.json     # gives rows of validate the field "peer"
 
 ``ask`` writes one line per point as it goes and continues a file that exists; configs come from this repository's test
 data. ``compare`` prints median and signed errors by kind and card, and one JSON document as its last line.
@@ -106,6 +107,65 @@ def ask(out: Path, folder: Path) -> None:
                     file.flush()
 
 
+ROW_SYSTEMS: Final = {"h100-sxm": "h100_sxm", "h200": "h200_sxm", "rtx-pro-6000": "rtx_pro_6000_server"}
+
+
+def row_config(name: str) -> dict[str, Any]:
+    """Configuration of a target of `specplan validate rows`."""
+    if name == "deepseek-r1":
+        return config("deepseek-v3")
+    if name in MODELS:
+        return config(name)
+    made = dict(json.loads((DATA / "published_configs.json").read_text("utf-8"))["models"][name]["config"])
+    made.setdefault("architectures", [ARCHITECTURES.get(made["model_type"])])
+    return made
+
+
+def speculation(row: dict[str, Any], target: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A row's drafts in the peer's words; heads are a layer of the target, for it knows no trained ones."""
+    draft = row["draft"]
+    more: dict[str, Any] = {"method": "ngram"}
+    if draft["method"] in ("eagle", "eagle3"):
+        head = {**target, "num_hidden_layers": 1, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+        if "moe_intermediate_size" in head:
+            head = {k: v for k, v in head.items() if "expert" not in k and "moe" not in k}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(head), "utf-8")
+        more = {"method": "eagle3", "draft_model_path": str(folder)}
+    elif not draft["method"].startswith("ngram"):
+        raise ValueError(f"{draft['method']} is not asked for")
+    return {**more, "params": {"num_speculative_tokens": draft["k"]}, "accepted_tokens": row["accept_length"] - 1}
+
+
+def ask_rows(path: Path, folder: Path) -> None:
+    """Write what the peer predicts for each row that it can into the file of rows: ms of a step, or a speedup."""
+    from aisimulate.legacy_cli import api
+
+    document = json.loads(path.read_text("utf-8"))
+    for row in document["rows"]:
+        row.pop("peer", None)
+        try:
+            target = row_config(row["target"])
+            model = folder / row["target"]
+            model.mkdir(parents=True, exist_ok=True)
+            (model / "config.json").write_text(json.dumps(target), "utf-8")
+            tp = row.get("tp") or 1
+            asked = {"backend_name": row["engine"], "isl": row["context"], "osl": 2, "batch_size": row["batch"]}
+            asked |= {"mode": "static_gen", "tp_size": tp}
+            if "expert" in json.dumps(target):
+                asked |= {"moe_tp_size": tp, "moe_ep_size": 1}
+            system = ROW_SYSTEMS[row["gpu"]]
+            plain = api.cli_estimate(str(model), system, **asked).tpot
+            if row["kind"] == "plain_step":
+                row["peer"] = round(plain, 4)
+            else:
+                drafts = speculation(row, target, folder / f"{row['target']}-head")
+                row["peer"] = round(plain / api.cli_estimate(str(model), system, speculative=drafts, **asked).tpot, 4)
+        except Exception as error:  # the peer raises whatever its tables lack
+            print(f"{row['target']} on {row['gpu']}: {str(error)[:120]}", file=sys.stderr)
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
 def kind_of(model: Any) -> str:
     """Which limit of error holds: dense, or mixtures of experts and latent attention."""
     from specplan.formulas.parameters import is_routed
@@ -161,6 +221,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["ask", path, *folder]:
             ask(Path(path), Path(folder[0]) if folder else Path(path).parent / "models")
+        case ["rows", path]:
+            ask_rows(Path(path), Path(path).resolve().parent / "peer_models")
         case ["compare", path]:
             compare(Path(path))
         case _:

@@ -2,7 +2,8 @@
 
 A file of rows is JSON: ``{"rows": [...]}``; each row has ``kind`` (``speedup`` or ``plain_step``), ``source``,
 ``engine``, ``engine_version``, ``gpu``, ``tp``, ``target``, ``quantization``, ``batch``, ``context`` and, by kind,
-``draft`` with ``accept_length`` and ``speedup``, or ``step_ms``; ``use`` is ``fit`` where a row served to fit. A draft
+``draft`` with ``accept_length`` and ``speedup``, or ``step_ms``; ``use`` is ``fit`` where a row served to fit, and
+``peer`` another program's prediction in the row's own unit. A draft
 with ``oracle`` replays recorded outputs: its tokens per step are an upper end and prefills share its time, so such rows
 stand apart.
 """
@@ -36,7 +37,10 @@ METHODS: Final = {"draft_model": "model", "draft": "model", "ngram_gpu": "ngram-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """One row beside its prediction: speedups as ratios, steps in seconds, with the band that is printed for it."""
+    """One row beside its prediction: speedups as ratios, steps in seconds, with the band that is printed for it.
+
+    ``peer`` is what AISimulate predicts for the row, where somebody asked it (`benchmarks/peer_step_time.py`).
+    """
 
     kind: str
     label: str
@@ -46,11 +50,17 @@ class RowResult:
     published: float
     predicted: float
     band: Band
+    peer: float | None = None
 
     @property
     def error(self) -> float:
         """Predicted over published, less 1."""
         return self.predicted / self.published - 1
+
+    @property
+    def peer_error(self) -> float | None:
+        """The peer's prediction over what was published, less 1."""
+        return None if self.peer is None else self.peer / self.published - 1
 
     @property
     def inside(self) -> bool:
@@ -65,7 +75,7 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSummary:
-    """Errors of one kind of row under one engine, fitted and tested rows apart."""
+    """Errors of one kind of row under one engine, fitted and tested rows apart; the peer's on the rows that it has."""
 
     kind: str
     engine: str
@@ -76,6 +86,8 @@ class RowSummary:
     median_signed_error: float
     inside: float
     right: float | None
+    peer_count: int = 0
+    peer_error: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -124,7 +136,7 @@ def _check(row: Any, where: str) -> None:
     if kind == "speedup" and (not isinstance(row["draft"], dict) or "method" not in row["draft"]):
         shape = '{"method": "eagle3", "k": 3}'
         raise InputError(f"{where}: draft is {row['draft']!r}, expected an object with its method, such as {shape}")
-    for name in ("batch", "context", "tp", "accept_length", "speedup", "step_ms"):
+    for name in ("batch", "context", "tp", "accept_length", "speedup", "step_ms", "peer"):
         value = row.get(name)
         if value is not None and not (isinstance(value, int | float) and isfinite(value) and value > 0):
             raise InputError(f"{where}: {name} is {value!r}, expected a number above 0")
@@ -188,6 +200,7 @@ class Predictor:
             published=published,
             predicted=predicted,
             band=band(on, None if drafted else target),
+            peer=None if row.get("peer") is None else float(row["peer"]) * (1 if drafted else 1e-3),
         )
 
     def _source(self, row: Mapping[str, Any]) -> Source:
@@ -234,6 +247,7 @@ def summaries(results: tuple[RowResult, ...]) -> tuple[RowSummary, ...]:
     for (kind, engine, use), rows in groups.items():
         errors = np.array([r.error for r in rows])
         sides = [r.right for r in rows if r.right is not None]
+        peers = [r.peer_error for r in rows if r.peer_error is not None]
         found.append(
             RowSummary(
                 kind=kind,
@@ -245,6 +259,8 @@ def summaries(results: tuple[RowResult, ...]) -> tuple[RowSummary, ...]:
                 median_signed_error=float(np.median(errors)),
                 inside=float(np.mean([r.inside for r in rows])),
                 right=float(np.mean(sides)) if sides else None,
+                peer_count=len(peers),
+                peer_error=float(np.median(np.abs(peers))) if peers else None,
             )
         )
     return tuple(sorted(found, key=lambda s: (s.kind, s.engine == "all", s.engine, s.use)))

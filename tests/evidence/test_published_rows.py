@@ -40,6 +40,19 @@ def test_rows_that_served_to_fit_are_marked_and_summed_apart(results):
     assert all(r.band.low < 1 < r.band.high for r in results)
 
 
+def test_the_peers_error_stands_beside_ours_on_the_rows_that_it_can_predict(results):
+    asked = [r for r in results if r.peer is not None]
+    assert 15 <= len(asked) < len(results)
+    for r in asked:
+        assert r.peer_error == pytest.approx(r.peer / r.published - 1)
+        assert 0.2 < r.peer / r.predicted < 5
+    found = {(s.kind, s.engine, s.use): s for s in summaries(results)}
+    steps = found["plain_step", "all", "test"]
+    assert steps.peer_count == sum(r.kind == "plain_step" for r in asked)
+    assert steps.peer_error == pytest.approx(np.median([abs(r.peer_error) for r in asked if r.kind == "plain_step"]))
+    assert found["speedup", "vllm", "test"].peer_error is None
+
+
 GOOD = {
     "kind": "plain_step", "source": "mine", "engine": "vllm", "gpu": "h100-sxm", "target": "llama3.1-8b",
     "batch": 1, "context": 100, "step_ms": 7.0,
