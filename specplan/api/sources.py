@@ -9,7 +9,7 @@ from typing import Any, Final
 from specplan.api.answer import accelerator_of, model_of, told
 from specplan.decide.cautions import source_cautions
 from specplan.decide.documents import measured_source, sources_of
-from specplan.decide.measured import summarise
+from specplan.decide.measured import confidence_of, summarise
 from specplan.decide.plane import Scene
 from specplan.decide.pricing import Pair, Setting, price_notes, priced
 from specplan.decide.source import Placed, elsewhere, placed
@@ -115,7 +115,10 @@ def _of_steps(path: Path) -> list[Source]:
     if not groups:
         raise InputError(f"{path}: holds no step records")
     return [
-        measured_source(summarise(Tally.of_steps(steps), source=name, tag=tag)) for (name, tag), steps in groups.items()
+        measured_source(
+            replace(summarise(Tally.of_steps(steps), source=name, tag=tag), confidence_explains=confidence_of(steps))
+        )
+        for (name, tag), steps in groups.items()
     ]
 
 

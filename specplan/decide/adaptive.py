@@ -23,6 +23,8 @@ OVERHEAD: Final = 0.06
 _WIDEST: Final = 512
 """Tokens of the widest step that is priced as a staircase; above it lies a straight line."""
 _ROWS: Final = 512
+_LARGEST: Final = 4096
+"""Requests of the largest batch that is drawn; in a larger one each does what it does there, in proportionate time."""
 _EXACT: Final = 16  # batches up to here are priced one by one, larger ones at a grid and between its points
 _POSITIONS: Final = 64
 
@@ -108,13 +110,14 @@ def adapted(
     hazard = hazard_of(source)
     found = np.empty((3, batch.size))
     b, t, k, d = (x.ravel() for x in (batch, context_len, kappa, draft_s))
-    sizes = np.asarray(b, np.float64)
+    sizes = np.minimum(np.asarray(b, np.float64), _LARGEST)
     nodes = np.unique(np.concatenate([sizes[sizes <= _EXACT], _grid(sizes[sizes > _EXACT])])).astype(np.int64)
     for context in dict.fromkeys(t.tolist()):
         costs = verify_costs(on, shape, batches=nodes, context_len=context)
         for length in dict.fromkeys(k[t == context].tolist()):
             at = (t == context) & (k == length)
-            spent = np.interp(nodes, *_sorted(b[at], d[at]))
+            mine = sizes[at]
+            spent = np.interp(nodes, *_sorted(mine, d[at] * mine / b[at]))
             seen = _seen(source, hazard, length)
             steps = [
                 adaptive_expectation(seen, seen, cost, int(n), float(s))
@@ -123,7 +126,8 @@ def adapted(
             rows = zip(steps, nodes, strict=True)
             columns = np.array([[s.tokens / n, 1 + s.verified / n, s.seconds] for s, n in rows])
             columns[:, 2] = columns[:, 2] * (1 + OVERHEAD) - spent
-            found[:, at] = [np.interp(b[at], nodes, column) for column in columns.T]
+            found[:, at] = [np.interp(mine, nodes, column) for column in columns.T]
+            found[2, at] *= b[at] / mine
     tokens, positions, seconds = (row.reshape(batch.shape) for row in found)
     return tokens, positions, seconds
 

@@ -87,6 +87,7 @@ def measured_source(
         overhead=overhead,
         widths=tuple(widths),
         batch=batch,
+        confidence=m.confidence_explains,
         alpha_origin="measured" if m.alpha.kind == "measured" or m.alpha.value is None else "derived",
         c_origin=c_origin,
         verify_origin="measured",
@@ -261,6 +262,7 @@ def _of_row(row: Mapping[str, Any], where: str) -> Source:
             for r in row.get("by_draft_len") or ()
         ),
         draft_len=mean_length,
+        confidence_explains=number("confidence_explains"),
     )
     demand(_laws(measured, number), f"{where}: figures of source {name!r}")
     if measured.alpha.value is None and measured.tokens_per_drafted_step is None and not measured.coverage == 0:

@@ -1,6 +1,7 @@
 """What was measured of a draft source, in one shape whoever measured it: replay, an engine, or the harness."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,9 @@ from specplan.formulas.acceptance import (
     pooled_rate,
     ratio_estimate_of_sums,
 )
+from specplan.formulas.adaptive import explained_variance
 from specplan.records.means import Means
+from specplan.records.step import StepRecord
 from specplan.records.tally import Tally
 
 CLOSE: Final = 0.01
@@ -96,6 +99,8 @@ class MeasuredSource:
         Mean drafted tokens per draft.
     chain_len : int or None
         Longest accepted path that the source allows, where it is known.
+    confidence_explains : float or None
+        As `confidence_of`: the share of the variance of acceptance that its recorded confidences explain.
     """
 
     source: str
@@ -114,6 +119,20 @@ class MeasuredSource:
     draft_len: float | None = None
     chain_len: int | None = None
     notes: tuple[str, ...] = ()
+    confidence_explains: float | None = None
+
+
+def confidence_of(steps: Iterable[StepRecord]) -> float | None:
+    """Share of the variance of acceptance that recorded confidences explain; None where steps have none."""
+    told = [(s.confidence[: s.n_tested], s.accepted) for s in steps if s.confidence is not None and s.n_tested]
+    if not told:
+        return None
+    found = explained_variance(
+        [c for confidences, _ in told for c in confidences],
+        [i < accepted for confidences, accepted in told for i in range(len(confidences))],
+        [i for confidences, _ in told for i in range(len(confidences))],
+    )
+    return None if math.isnan(found) else found
 
 
 def summarise(

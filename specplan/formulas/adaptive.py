@@ -298,7 +298,7 @@ def class_lengths(
     >>> lengths, tokens, seconds = class_lengths([[0.9, 0.8], [0.1, 0.0]], [[1, 1], [1, 1]], [0.5, 0.5], free, 16)
     >>> lengths.tolist()
     [2, 1]
-    >>> steep = WidthCost.of([1, 16], [1.0, 1.0], 0.05)
+    >>> steep = WidthCost.of([1, 16], [1.0, 1.0], 0.04)
     >>> class_lengths([[0.9, 0.8], [0.1, 0.0]], [[1, 1], [1, 1]], [0.5, 0.5], steep, 16)[0].tolist()
     [2, 0]
     """
@@ -409,6 +409,40 @@ def _means(hazard: FloatArray, dispersion: float) -> list[float]:
             means.append(float(brentq(excess, 1e-9, h, xtol=1e-6)) if excess(h) > 0 else h)
         survivors = survivors * _beta(means[-1], dispersion, quantile)
     return means
+
+
+def explained_variance(confidence: npt.ArrayLike, accepted: npt.ArrayLike, position: npt.ArrayLike) -> float:
+    r"""Share of the variance of acceptance that confidences explain: the `resolution` of `confidences`.
+
+    .. math:: 1 - \frac{\sum (y - c)^2}{\sum (y - \bar y_k)^2}
+
+    Parameters
+    ----------
+    confidence, accepted : array_like, shape (n,)
+        Of each drafted token whose fate is known: what was thought of it, in [0, 1], and whether it was accepted.
+    position : array_like of int, shape (n,)
+        Its place in the draft, whose mean acceptance :math:`\bar y_k` is known without confidences.
+
+    Returns
+    -------
+    float
+        In [0, 1]: 1 knows every fate; 0 tells nothing beyond the mean by position, or promises so wrongly that the mean
+        is better. NaN where acceptance does not vary.
+
+    Examples
+    --------
+    >>> explained_variance([1.0, 0.0, 1.0, 0.0], [1, 0, 1, 0], [0, 0, 1, 1])
+    1.0
+    >>> explained_variance([0.9, 0.9, 0.9, 0.9], [1, 0, 1, 0], [0, 0, 0, 0])
+    0.0
+    """
+    c = np.atleast_1d(checked_probability("confidence", confidence))
+    y, k = np.asarray(accepted, dtype=np.float64), np.asarray(position, dtype=np.int64)
+    if not c.shape == y.shape == k.shape:
+        raise InputError(f"confidences {c.shape}, fates {y.shape} and positions {k.shape} must be of one shape")
+    counts = np.maximum(np.bincount(k), 1)
+    spread = float(np.sum((y - (np.bincount(k, y) / counts)[k]) ** 2))
+    return max(1 - float(np.sum((y - c) ** 2)) / spread, 0.0) if spread else float("nan")
 
 
 @dataclass(frozen=True, slots=True)

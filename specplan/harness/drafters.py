@@ -40,12 +40,15 @@ class DraftBatch:
         Distributions from which the tokens were drawn; None for one-hot drafts.
     match_lens : tuple of (int or None)
         Length of the match behind each draft.
+    confidence : Tensor, shape (rows, K), or None
+        Probability that the source gave each drafted token.
     """
 
     tokens: torch.Tensor
     parents: np.ndarray[Any, np.dtype[np.int64]] | None = None
     q: torch.Tensor | None = None
     match_lens: tuple[int | None, ...] = ()
+    confidence: torch.Tensor | None = None
 
 
 class Drafter(Protocol):
@@ -214,10 +217,12 @@ class ModelDrafter:
         self._cache.commit(counts_d, longest)
         last = logits[torch.arange(self.batch, device=device), (counts_d - 1).clamp(min=0)]
         active = (counts_d > 0).to(torch.int64)
-        drafted, dists = [], []
+        drafted, dists, chances = [], [], []
         for i in range(self.k):
             token, q = self._choose(last, rows)
             drafted.append(token)
+            held = torch.softmax(last.float(), dim=-1) if q is None else q
+            chances.append(held.gather(-1, token[:, None])[:, 0])
             if q is not None:
                 dists.append(q)
             if i + 1 < self.k:
@@ -234,6 +239,7 @@ class ModelDrafter:
             tokens=self._target_ids(tokens),
             q=torch.stack(dists, dim=1)[index] if dists else None,
             match_lens=(None,) * len(rows),
+            confidence=torch.stack(chances, dim=1)[index],
         )
 
     def _choose(self, logits: torch.Tensor, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -5,7 +5,7 @@ Invariant: the target's cache holds every token of a row except its last, which 
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -168,7 +168,7 @@ class SpeculativeLoop:
         drafted = time.perf_counter()
         places = torch.tensor([row.place for row in rows], device=self.target.device)
         tokens = drafts.tokens.to(self.target.device)
-        drafts = DraftBatch(tokens=tokens, parents=drafts.parents, q=drafts.q, match_lens=drafts.match_lens)
+        drafts = replace(drafts, tokens=tokens)
         logits = self._score(rows, places, drafts, cache)
         self._wait()
         scored = time.perf_counter()
@@ -189,8 +189,10 @@ class SpeculativeLoop:
             verify_s=(scored - drafted) * share,
             host_s=(ended - scored) * share,
         )
-        for r, record in zip(running, records, strict=True):
-            r.steps.append(record)
+        said = [None] * len(rows) if drafts.confidence is None else drafts.confidence.clamp(max=1).cpu().tolist()
+        for r, record, chances in zip(running, records, said, strict=True):
+            known = None if chances is None else tuple(chances[: record.drafted])
+            r.steps.append(replace(record, confidence=known or None))
             r.row.tokens.extend(r.new)
 
     def _score(self, rows: Sequence[Row], places: torch.Tensor, drafts: DraftBatch, cache: Cache) -> torch.Tensor:

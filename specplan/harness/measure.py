@@ -7,14 +7,14 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 import torch
 
 from specplan.decide.engine_speed import EngineSpeed
-from specplan.decide.measured import MeasuredSource, summarise
+from specplan.decide.measured import MeasuredSource, confidence_of, summarise
 from specplan.decide.measured_speed import MeasuredSpeed, PassTimes, measured_speed
 from specplan.errors import InputError
 from specplan.files.lines import BrokenLog, read_lines
@@ -422,7 +422,10 @@ def _put_together(
                 continue
             speeds.append(
                 measured_speed(
-                    summarise(Tally.of_steps(rows), source=source.spelling, tag=tag),
+                    replace(
+                        summarise(Tally.of_steps(rows), source=source.spelling, tag=tag),
+                        confidence_explains=confidence_of(rows),
+                    ),
                     kappa=draft_length(source),
                     passes=passes,
                     plain_tokens_per_s=_tokens_per_s(base),

@@ -76,7 +76,7 @@ def plugged(name: str) -> str:
     return next((point.value for point in entry_points(group="specplan.proposers", name=name)), "")
 
 
-def split_source(text: str) -> tuple[str, dict[str, str]]:
+def split_source(text: str, confidence: float = CONFIDENCE) -> tuple[str, dict[str, str]]:
     """Name and options of a spelled source, not yet understood.
 
     Raises
@@ -101,7 +101,7 @@ def split_source(text: str) -> tuple[str, dict[str, str]]:
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if key == "adaptive" and not equals:
-            equals, value = "=", str(CONFIDENCE)
+            equals, value = "=", repr(confidence)
         if not equals or not value:
             raise InputError(f"source {text!r}: {part!r} is not key=value; write for example ngram:min=2,max=5,k=3")
         if key in options:
@@ -218,7 +218,8 @@ def restated(source: Source, keys: str) -> Source:
     >>> restated(read_source("mine:c=.05"), "alpha=.8,k=4").kappa
     4
     """
-    options = split_source(f"{source.name}:{keys}")[1]
+    known = CONFIDENCE if source.confidence is None else source.confidence
+    options = split_source(f"{source.name}:{keys}", known)[1]
     if unknown := [key for key in options if key not in KEYS]:
         raise source.wrong(f"unknown key {unknown[0]!r}; a measured source takes {', '.join(KEYS)}")
     figures = _figures(source.title, options, source.kappa)

@@ -35,7 +35,7 @@ class StepColumns:
         -1 where it is unknown.
     draft_s, verify_s, host_s : ndarray of float64, shape (n,)
         NaN where it was not measured.
-    overlap : tuple of (tuple of float or None)
+    overlap, confidence : tuple of (tuple of float or None)
         One entry per row.
     """
 
@@ -57,6 +57,7 @@ class StepColumns:
     verify_s: FloatArray
     host_s: FloatArray
     overlap: tuple[tuple[float, ...] | None, ...]
+    confidence: tuple[tuple[float, ...] | None, ...]
 
     def __len__(self) -> int:
         return len(self.step)
@@ -93,6 +94,7 @@ class StepColumns:
             verify_s=_floats(r.verify_s for r in rows),
             host_s=_floats(r.host_s for r in rows),
             overlap=tuple(r.overlap for r in rows),
+            confidence=tuple(r.confidence for r in rows),
         )
 
     def __iter__(self) -> Iterator[StepRecord]:
@@ -113,6 +115,7 @@ class StepColumns:
                 tag=self.tags[c["tag"]],
                 match_len=None if c["match_len"] == _UNKNOWN else c["match_len"],
                 overlap=self.overlap[i],
+                confidence=self.confidence[i],
                 **{name: None if values[i] != values[i] else values[i] for name, values in seconds.items()},
                 tested=None if c["tested"] == implied else c["tested"],
                 verified=None if c["verified"] == c["drafted"] else c["verified"],
@@ -123,8 +126,10 @@ class StepColumns:
         arrays = {
             name: getattr(self, name)[mask] for name in ("request", "source", "tag", "match_len", *_COUNTS, *_SECONDS)
         }
-        overlap = tuple(o for o, keep in zip(self.overlap, mask.tolist(), strict=True) if keep)
-        return StepColumns(requests=self.requests, sources=self.sources, tags=self.tags, overlap=overlap, **arrays)
+        kept = np.flatnonzero(mask).tolist()
+        names = {"requests": self.requests, "sources": self.sources, "tags": self.tags}
+        lists = {name: tuple(getattr(self, name)[i] for i in kept) for name in ("overlap", "confidence")}
+        return StepColumns(**names, **lists, **arrays)
 
     def check_integrity(self) -> None:
         """Raise `InputError` at the first row whose counts contradict one another."""

@@ -56,7 +56,7 @@ def decode_step(row: Mapping[str, Any]) -> StepRecord:
             ok, expected = isinstance(values.get(name, ""), str), "text"
         elif name in _FLOATS:
             ok, expected = value is None or (type(value) in (int, float) and 0 <= value < _LARGEST), "seconds >= 0"
-        elif name == "overlap":
+        elif name in ("overlap", "confidence"):
             ok = value is None or (isinstance(value, list) and all(type(v) in (int, float) for v in value))
             expected = "a list of numbers"
             values[name] = tuple(value) if ok and value is not None else None

@@ -59,6 +59,11 @@ def step_laws(row: "StepRecord") -> Iterable[Law]:
     )
     for value in row.overlap or ():
         yield "overlap of p and q in [0, 1]", 0 <= value <= 1 + 1e-6, f"overlap {value:g}"
+    if row.confidence is not None:
+        said = len(row.confidence)
+        yield "one confidence for each drafted token", said == row.drafted, f"confidences {said}, drafted {row.drafted}"
+    for value in row.confidence or ():
+        yield "confidence in [0, 1]", 0 <= value <= 1 + 1e-6, f"confidence {value:g}"
     for name in ("draft_s", "verify_s", "host_s"):
         seconds = getattr(row, name)
         if seconds is not None:

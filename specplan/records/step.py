@@ -29,6 +29,8 @@ class StepRecord:
         Length of the match behind a matcher's draft.
     overlap : tuple of float or None
         Sum over the vocabulary of min(p, q) at each reached position, where distributions were at hand.
+    confidence : tuple of float or None
+        What the source thought of each drafted token: the probability that it is accepted, given those before it.
     draft_s, verify_s, host_s : float or None
         Measured seconds of drafting, of the target pass, and of everything else.
     tested : int or None
@@ -49,6 +51,7 @@ class StepRecord:
     tag: str = ""
     match_len: int | None = None
     overlap: tuple[float, ...] | None = None
+    confidence: tuple[float, ...] | None = None
     draft_s: float | None = None
     verify_s: float | None = None
     host_s: float | None = None

@@ -129,6 +129,13 @@ def print_measurement(
         spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in warm_up_s.items())
         print_line(f"warmed up before the clock ran (kernels compiled, caches made): {spent}", console)
     for s in speeds:
+        if (share := s.measured.confidence_explains) is not None:
+            print_line(
+                f"{s.measured.source}{f' on {s.measured.tag}' if s.measured.tag else ''}: the probabilities of its own "
+                f"drafts explain {share:.0%} of whether they are accepted (adaptive={share:.2f})",
+                console,
+            )
+    for s in speeds:
         print_line(s.sentence, console)
 
 

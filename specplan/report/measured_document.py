@@ -66,6 +66,7 @@ def measured_entry(m: MeasuredSource) -> dict[str, Any]:
         "verify_s": None if t is None else t.verify_s,
         "host_s": None if t is None else t.host_s,
         "provenance": "measured" if m.alpha.kind == "measured" else "derived",
+        "confidence_explains": m.confidence_explains,
         "notes": list(m.notes),
     }
 

@@ -99,6 +99,8 @@ class Source:
     adaptive : float or None
         Verification decides per step how much of each draft to verify, by a confidence that explains this share of the
         variance of acceptance: 1 knows every fate, 0 the request's acceptance alone. None verifies the whole draft.
+    confidence : float or None
+        The share that its recorded confidences were measured to explain: what ``adaptive`` alone means then.
     alpha_origin, c_origin, verify_origin : {"derived", "assumed", "measured"}
         Where acceptance with coverage, c, and the verify factor come from.
     """
@@ -126,6 +128,7 @@ class Source:
     widths: tuple[tuple[int, float], ...] = ()
     batch: int | None = None
     adaptive: float | None = None
+    confidence: float | None = None
     alpha_origin: Origin = "assumed"
     c_origin: Origin = "assumed"
     verify_origin: Origin = "assumed"
@@ -166,6 +169,7 @@ class Source:
         found += [("alpha", h, 0.0, 1.0) for h in self.hazard]
         found += [
             ("adaptive", self.adaptive, 0.0, 1.0),
+            ("confidence", self.confidence, 0.0, 1.0),
             ("hit", self.hit, 0.0, 1.0),
             ("cont", self.continuation, 0.0, 1.0),
         ]

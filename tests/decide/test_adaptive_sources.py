@@ -1,16 +1,21 @@
 """Adaptive verification as a source: between its bounds, better at load, refused where it cannot be, and configured."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import specplan
+from specplan.api.sources import load_sources
 from specplan.decide.compare import compare
-from specplan.decide.pricing import Pair, Setting, priced
+from specplan.decide.pricing import Pair, Setting, adaptive_curve, priced
 from specplan.decide.schedule import schedule
 from specplan.decide.source import placed
 from specplan.errors import InputError
 from specplan.propose.spelling import read_source
+from specplan.records.files import StepWriter
+from specplan.records.step import StepRecord
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 
@@ -87,3 +92,66 @@ def test_the_plane_draws_adaptive_as_compare_prices_it(kind: str) -> None:
 def test_adaptive_is_refused_where_no_steps_are_priced(target: str, kind: str) -> None:
     with pytest.raises(InputError, match="adaptive verification"):
         specplan.plane(target, sources="mine:c=.1,alpha=.7,k=4,adaptive", kind=kind, ridge=None if target else 295.0)
+
+
+def recorded(folder: Path, *, told: bool) -> Path:
+    """Steps of a draft model whose confidences are right on average: half of all fates at 0.95, half at 0.25."""
+    rng = np.random.default_rng(8)
+    path = folder / f"steps-{told}.jsonl"
+    with StepWriter(path, {}) as writer:
+        for request in range(40):
+            for step in range(30):
+                confidence = rng.choice([0.95, 0.25], 4)
+                accepted = int(np.cumprod(rng.random(4) < confidence).sum())
+                row = StepRecord(
+                    request=f"r{request}",
+                    step=step,
+                    source="1b",
+                    context_len=9,
+                    drafted=4,
+                    accepted=accepted,
+                    emitted=accepted + 1,
+                    confidence=tuple(confidence.tolist()) if told else None,
+                )
+                writer.write([row])
+            writer.finish("1b", f"r{request}")
+    return path
+
+
+def test_recorded_confidences_say_what_adaptive_knows(tmp_path: Path) -> None:
+    """Of a coin of mean 0.6, confidences of 0.95 and 0.25 explain 1 - E[c(1-c)] / 0.24."""
+    (source,) = load_sources([str(recorded(tmp_path, told=True))], models=False)
+    expected = 1 - (0.95 * 0.05 + 0.25 * 0.75) / 2 / 0.24
+    assert source.confidence == pytest.approx(expected, abs=0.05)
+    told, plain = (
+        specplan.compare("llama3-8b", sources=f"{recorded(tmp_path, told=told)}:1b:c=.05,adaptive", batch=256).cells[1]
+        for told in (True, False)
+    )
+    assert told.speedup > plain.speedup * 1.01  # the default knows less
+    stated = specplan.compare(
+        "llama3-8b", sources=f"{recorded(tmp_path, told=False)}:1b:c=.05,adaptive={source.confidence}", batch=256
+    ).cells[1]
+    assert told.speedup == pytest.approx(stated.speedup, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "needed"),
+    [([0.5], "one confidence"), ([0.5, 1.5, 0.1], r"\[0, 1\]"), ([0.5, "x", 0.1], "list of numbers"), (0.5, "list")],
+    ids=str,
+)
+def test_confidences_that_cannot_be_are_one_line(tmp_path: Path, confidence: object, needed: str) -> None:
+    row = {"request": "a", "step": 0, "source": "s", "context_len": 9, "drafted": 3, "accepted": 1, "emitted": 2}
+    path = tmp_path / "steps.jsonl"
+    path.write_text(json.dumps(row | {"confidence": confidence}) + "\n")
+    with pytest.raises(InputError, match=needed):
+        load_sources([str(path)], models=False)
+
+
+def test_a_batch_beyond_all_that_is_drawn_takes_proportionate_time() -> None:
+    pair = Pair(target=TARGET, accelerator=CARD, layer="modelled")
+    for text in ("mine:c=.05,alpha=.7,k=4,adaptive", "ngram:alpha=.6,k=4,adaptive"):
+        source, loads = placed(read_source(text), kappa=4), np.array([4096, 10**9])
+        speedup, _, _ = adaptive_curve(
+            source, Setting(pair=pair), batch=loads, context_len=np.full(2, 64), kappa=np.full(2, 4)
+        )
+        assert speedup[1] == pytest.approx(speedup[0], rel=0.05)
