@@ -4,8 +4,11 @@ Modules named ``*_kernels`` decorate their functions with `jit` or `jit_leaf`; p
 functions, through `load`, so that importing a proposer costs nothing and a missing numba is one clear line.
 """
 
+import hashlib
 import importlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
@@ -47,7 +50,26 @@ def _compile(function: _F, **options: Any) -> _F:
     except ImportError:
         raise MissingExtraError("numba", extra="replay") from None
     decorate: Any = njit  # the stubs do not know every option
-    return cast(_F, decorate(cache=True, nogil=True, error_model="numpy", **options)(function))
+    compiled: Any = decorate(cache=True, nogil=True, error_model="numpy", **options)(function)
+    # numba notices a change of the function's own file alone, while what it calls may stand in another.
+    file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if file is not None:
+        file._source_stamp = (file._source_stamp, sources_stamp())
+    return cast(_F, compiled)
+
+
+@cache
+def sources_stamp() -> str:
+    """Hash of every source that compiled functions are made of: a change in one makes all machine code anew.
+
+    >>> len(sources_stamp())
+    64
+    """
+    rooms = Path(__file__).parent, Path(__file__).parents[1] / "simulate"
+    files = sorted(
+        f for room in rooms for end in ("_kernels", "_loop", "state", "compiled") for f in room.glob(f"*{end}.py")
+    )
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
 
 def load(kernels: str) -> ModuleType:
