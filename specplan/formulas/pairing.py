@@ -61,6 +61,6 @@ def check_pair(draft: Model, target: Model) -> None:
     wrong = mismatches(draft, target)
     if wrong:
         raise InputError(
-            f"{draft.name} cannot draft for {target.name}: it {'; it '.join(wrong)}; a {draft.draft_method} head "
+            f"{draft.name} cannot draft for {target.name}: it {'; it '.join(wrong)}; a head ({draft.draft_method}) "
             f"belongs to the model it was trained on"
         )

@@ -33,6 +33,10 @@ NOISE = frozenset(
 )
 
 
+# Decoders that transformers reaches only through wrappers whose text config may be of any type.
+INSIDE_OPEN_WRAPPERS = ("mistral4",)
+
+
 def text_class(config_class: Any) -> Any:
     """Config class of the decoder inside a wrapper, or None."""
     for name in ("text_config", "llm_config", "language_config", "decoder", "thinker_config"):
@@ -59,7 +63,7 @@ def document() -> dict[str, Any]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    wanted = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    wanted = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *INSIDE_OPEN_WRAPPERS}
     wrappers: dict[str, str] = {}
     open_wrappers = []
     for name in CONFIG_MAPPING_NAMES:

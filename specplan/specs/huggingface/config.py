@@ -15,6 +15,7 @@ from specplan.specs.huggingface.draft_registry import DRAFT_METHODS, draft_metho
 from specplan.specs.huggingface.drafts import build_draft, mtp_draft
 from specplan.specs.huggingface.families import FAMILIES, REFUSED, Family
 from specplan.specs.huggingface.fields import Fields, recorded, served_classes
+from specplan.specs.huggingface.likeness import alike
 from specplan.specs.huggingface.module_formats import apply_quantization
 from specplan.specs.huggingface.quantization import read_quantization
 from specplan.specs.huggingface.unread import unread_fields
@@ -92,18 +93,34 @@ def _model_type(config: Mapping[str, Any], outer: Mapping[str, Any], where: str)
     return served_classes().get(name, found)
 
 
-def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, str]:
+def _family(model_type: str, where: str, assume: str | None) -> tuple[Family, str] | None:
+    """Row that counts the type, and its name; None for a type that nothing is known of."""
     wanted = assume or model_type
     if wanted in FAMILIES:
         return FAMILIES[wanted], wanted
     if wanted in REFUSED:
         raise UnsupportedError(f"{where}: model_type {wanted!r} cannot be counted: {REFUSED[wanted]}")
-    near = difflib.get_close_matches(wanted, FAMILIES, n=3, cutoff=0.5)
-    hint = f"the closest known are {', '.join(near)}" if near else "see: specplan architectures"
-    raise UnsupportedError(
-        f"{where}: model_type {wanted!r} cannot be counted yet; {hint}. Write a spec by hand (start from "
-        f"model_specs/llama3-8b.yaml), or say which it equals: specplan import --assume {near[0] if near else 'llama'}"
-    )
+    if assume:
+        near = difflib.get_close_matches(wanted, FAMILIES, n=3, cutoff=0.5)
+        hint = f"the closest known are {', '.join(near)}" if near else "see: specplan architectures"
+        raise UnsupportedError(f"{where}: --assume {wanted!r} is no known model_type; {hint}")
+    return None
+
+
+def _unknown(config: Mapping[str, Any], model_type: str, where: str) -> UnsupportedError:
+    """Refusal of an unknown type, with the known types that its structure fits and what each would count."""
+    found = alike(lambda known: import_config(config, where, assume=known).model, model_type)
+    if found:
+        fits = "; ".join(
+            f"as {', '.join(kind.names[:4])}{', ...' if len(kind.names) > 4 else ''} ({kind.params:,} parameters)"
+            for kind in found[:3]
+        )
+        words = f"every structural field of it is read {fits}. If it equals one of them: specplan import --assume "
+        words += found[0].names[0]
+    else:
+        words = "no known type reads every structural field of it. Write a spec by hand (start from "
+        words += "model_specs/llama3-8b.yaml)"
+    return UnsupportedError(f"{where}: model_type {model_type!r} is not known; {words}")
 
 
 def import_config(
@@ -155,7 +172,10 @@ def import_config(
     if assume is None and str(config.get("model_type")) in REFUSED:
         _family(str(config["model_type"]), at, None)
     stated = _model_type(inner, config, at)
-    family, model_type = _family(stated, at, assume)
+    row = _family(stated, at, assume)
+    if row is None:
+        raise _unknown(config, stated, at)
+    family, model_type = row
     f = Fields(
         inner,
         model_type,

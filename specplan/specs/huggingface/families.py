@@ -479,6 +479,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "iquestloopcoder": _row(served.iquest_loop, like="llama"),
     "longcat_flash_ngram": _row(served.longcat_ngram, like="longcat_flash"),
     "mimo_v2": _row(unusual.mimo_v2, like="mimo_v2_flash"),
+    "mistral4": _row(latent.deepseek()),
     "mistral_large_3": _row(latent.deepseek(mtp=nextn), like="deepseek_v3"),
     "orion": _row(regular(norm_bias=True), like="llama"),
     **dict.fromkeys(("PanguEmbedded", "pangu_embedded"), _row(served.pangu_embedded, like="llama")),
@@ -554,6 +555,9 @@ REFUSED: Final[dict[str, str]] = {
     "k2_horizon": "its values are routed through experts of their own, which have no counted form yet",
     "PanguProMoE": "its attention keeps learned sink keys and values, which have no counted form yet",
     "param2moe": "no config of it is public to count against",
+    "rwkv7": "its low-rank decays, gates and mixes of values have no counted form yet",
+    "phi4flash": "differential attention over a cache that later layers share has no counted form yet, and vLLM's "
+    "registry holds no class of it any more",
     "blt": "byte-latent: the decoder runs on patches of bytes, not on tokens",
     "ernie4_5_vl_moe_text": "its image experts are of another size and route apart from its text experts",
     "mistral_large4_text": "latent attention that reads another layer's cache has no counted form yet",

@@ -274,9 +274,9 @@ def kimi_linear(f: Fields) -> Parts:
 
 
 def _full_rank_gate(delta: Recurrent, hidden: int, width: int, heads: int) -> Recurrent:
-    """Kimi-K3's output gate as wide as the values; its decays are stored for heads rounded up to 64.
+    """Kimi-K3's output gate as wide as the values.
 
-    The rounding is what the published total (2,779,484,395,776) leaves no other place for.
+    Its headers hold 128 decays for 96 heads, the rest zeros: heads are rounded up to 64.
     """
     low = {"g_a_proj", "g_b_proj", "decay"}
     own = (

@@ -85,6 +85,7 @@ _RECURRENT_UNDER: Final = {
     "mamba2": ("mamba", "mixer"),
 }  # fmt: skip
 _BLOCKS: Final = ("mlp", "block_sparse_moe", "feed_forward", "ffn", "mixer")
+_LATENT_STREAM: Final = ("routed_expert_down_proj", "routed_expert_up_proj", "fc1_latent_proj", "fc2_latent_proj")
 _UNDER: Final[dict[str, tuple[str, ...]]] = {
     "attention": ("self_attn", "attention", "attn", "self_attention", "mixer", "temporal_block"),
     "recurrent": ("linear_attn", "mamba", "mixer", "conv", "self_attn", "temporal_block", "recurrent"),
@@ -162,6 +163,8 @@ def layer_parts(layer: Layer, hidden: int, model_type: str = "") -> tuple[Part, 
             leaves, under = ("in_proj_qkvz", "in_proj_qkv", "in_proj_z"), _RECURRENT_UNDER["gated_delta_net"]
         elif w.component == "router":
             leaves = ("gate", "router")
+        elif w.name == "latent_proj":
+            leaves, under = _LATENT_STREAM, _BLOCKS
         elif w.component == "recurrent" and isinstance(layer.mixer, Recurrent):
             leaves = _RECURRENT.get(w.name, (w.name,))
             if layer.mixer.kind in ("kda", "lightning"):

@@ -111,6 +111,13 @@ def _moonvit(tower: Mapping[str, Any], width: int) -> VisionTower:
     inner = tower.get("vt_intermediate_size") or tower["intermediate_size"]
     layers = tower.get("vt_num_hidden_layers") or tower["num_hidden_layers"]
     patch, grid = tower.get("patch_size", 14), tower.get("init_pos_emb_height", 64)
+    if "qkv_hidden_size" in tower:  # Kimi-K3's: no biases, heads wider than the stream, a norm behind the projector
+        weights = (
+            _layers(4 * h * tower["qkv_hidden_size"] + 2 * h * inner + 2 * h, layers),
+            _whole("embed", 3 * patch * patch * h + grid * grid * h + h),
+            _whole("projector", 16 * h * h + 4 * h * width + width),
+        )
+        return VisionTower(weights=weights, image_tokens=None, image_values=0)
     weights = (
         _layers(_block(h, inner), layers),
         _whole("embed", 3 * patch * patch * h + h + grid * grid * h + 2 * h),
