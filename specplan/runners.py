@@ -1,8 +1,11 @@
 """Where shards run: here, in several processes, or on a Ray cluster; results in order, few under way at once."""
 
 import copyreg
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -79,6 +82,20 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result:
     return function(item)
 
 
+@contextmanager
+def _no_stdout() -> Iterator[None]:
+    """Whatever is printed within, and by processes that are started within, goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 class Ray:
     """On a Ray cluster: the one that the environment names, else a local one.
 
@@ -95,7 +112,8 @@ class Ray:
             raise MissingExtraError("ray", extra="ray") from None
         self._ray = ray
         if not ray.is_initialized():
-            ray.init(log_to_driver=False)
+            with _no_stdout():  # its daemons live on with what they are given, and print
+                ray.init(log_to_driver=False)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in order."""

@@ -127,9 +127,14 @@ class StepColumns:
             name: getattr(self, name)[mask] for name in ("request", "source", "tag", "match_len", *_COUNTS, *_SECONDS)
         }
         kept = np.flatnonzero(mask).tolist()
-        names = {"requests": self.requests, "sources": self.sources, "tags": self.tags}
-        lists = {name: tuple(getattr(self, name)[i] for i in kept) for name in ("overlap", "confidence")}
-        return StepColumns(**names, **lists, **arrays)
+        return StepColumns(
+            requests=self.requests,
+            sources=self.sources,
+            tags=self.tags,
+            overlap=tuple(self.overlap[i] for i in kept),
+            confidence=tuple(self.confidence[i] for i in kept),
+            **arrays,
+        )
 
     def check_integrity(self) -> None:
         """Raise `InputError` at the first row whose counts contradict one another."""

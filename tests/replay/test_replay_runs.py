@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from specplan.replay.shards import BATCH_BYTES, batches
 from specplan.replay.summary import best_of, replayed
 from specplan.runners import Here, Processes, runner_of
 
+ROOT = Path(__file__).parents[2]
 SPELLINGS = ("ngram:min=1,max=3,k=4", "suffix:k=8,depth=8", "sglang-ngram:budget=6,depth=5", "suffix:cached=0,depth=8")
 SOURCES = tuple(parse_source(s) for s in SPELLINGS)
 
@@ -276,3 +280,25 @@ def test_the_best_of_a_grid(trace: tuple[Path, ...]) -> None:
     assert best.by_time is None
     yields = [r.measured.tokens_per_step for r in found]
     assert best.by_tokens_per_step.measured.tokens_per_step == max(y for y in yields if y is not None)
+
+
+def test_on_ray_json_is_one_document_whatever_its_daemons_print(tmp_path: Path) -> None:
+    """A cluster whose start prints, and whose daemons print while and after the work is done."""
+    (tmp_path / "ray.py").write_text(
+        "import subprocess, sys\n"
+        "def is_initialized(): return False\n"
+        "def init(**_):\n"
+        "    print('started a local cluster', flush=True)\n"
+        "    say = 'import time; [print(\"raylet\", i, flush=True) or time.sleep(.1) for i in range(30)]'\n"
+        "    subprocess.Popen([sys.executable, '-c', say])\n"
+        "class _Remote:\n"
+        "    def __init__(self, f): self.remote = f\n"
+        "remote, put, get = _Remote, lambda x: x, lambda x: x\n"
+        "def cluster_resources(): return {'CPU': 2}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "specplan", "replay", "smollm2", "-s", "ngram", "--on", "ray", "--json"],
+        capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+    )  # fmt: skip
+    assert json.loads(done.stdout)["command"] == "replay"
+    assert "raylet 0" in done.stderr
