@@ -42,7 +42,8 @@ MORE = {
     "hardware": ["hardware"],
     "engines": ["engines"],
     "ingest": ["ingest --rules vllm"],
-    "validate": ["validate adaptive"],
+    "validate": ["validate adaptive", "validate serving"],
+    "simulate": ["simulate llama3-8b --engine sglang --concurrency 4 --input 100 --output 20 -n 50"],
 }
 
 

@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from specplan.cli.app import main
 from specplan.errors import InputError
 from specplan.evidence.validate_serving import serving_rows
 from specplan.specs.catalog import load_model
@@ -68,3 +70,13 @@ def test_a_row_that_cannot_be_is_one_line(tmp_path: Path, change: dict, says: st
         rows(path, {**ROW, **change})
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_its_document_keeps_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["validate", "serving", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit):
+        main(["schema", "validate"])
+    jsonschema.validate(document, json.loads(capsys.readouterr().out))
+    assert {s["count"] for s in document["summaries"]} == {4, 6}  # of a shape, all but the first
