@@ -1,7 +1,6 @@
 """The whole tree: lint, types, direction of imports, and a wheel that works away from the checkout."""
 
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -152,33 +151,3 @@ def test_help_imports_no_numerics() -> None:
     done = without({"numpy", "scipy", "matplotlib", "torch", "pydantic_settings", "numba"}, "--help")
     assert done.returncode == 0, done.stderr
     assert "cost" in done.stdout
-
-
-def console_blocks() -> list[tuple[str, str]]:
-    """(command, expected output) of each transcript in the README."""
-    found = []
-    for block in re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, expected = part.partition("\n")
-            found.append((command, expected))
-    return found
-
-
-@pytest.mark.parametrize(("command", "expected"), console_blocks(), ids=lambda text: text.partition("\n")[0][:60])
-def test_readme_transcripts_are_what_the_commands_print(command: str, expected: str) -> None:
-    assert command.startswith("specplan ")
-    env = os.environ | {"COLUMNS": "132"}
-    done = run(sys.executable, "-m", *command.split(), env=env)
-    assert done.returncode == 0, done.stderr
-
-    def tidy(text: str) -> list[str]:
-        return [line.rstrip() for line in text.strip().splitlines()]
-
-    shown = tidy(expected)
-    printed = tidy(done.stdout)
-    if "..." in shown:  # a transcript may leave out its middle
-        cut = shown.index("...")
-        assert printed[:cut] == shown[:cut]
-        assert printed[len(printed) - (len(shown) - cut - 1) :] == shown[cut + 1 :]
-    else:
-        assert printed == shown
