@@ -3,12 +3,14 @@
     python benchmarks/simulate.py [--requests 1000000] [--peer AISIMULATE] [--skip-capacity]
 
 The peer is AISimulate's command in a virtual environment of its own; it replays the same closed load (20,000 requests
-of 1,024 and 128 tokens, 64 at a time, Llama-3-8B on an H100). The last line is one JSON document. Times of loops are
-processor time of this process, so that a busy machine does not count; times of commands are wall time.
+of 1,024 and 128 tokens, 64 at a time, Llama-3-8B on an H100), and what 64 requests take it is counted as its start. The
+last line is one JSON document. Times of loops and ratios are processor time, so that a busy machine does not count; of
+commands, wall time is printed beside it.
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -47,19 +49,25 @@ def loop_speed(n: int, prefix: bool) -> tuple[float, float]:
     return served.counts["request_steps"] / seconds, seconds
 
 
-def command(*args: str) -> float:
-    """Wall time of a command of specplan, the second of two runs."""
+def child(args: list[str], folder: str | None = None) -> tuple[float, float, str]:
+    """Wall time and processor time of a command that ends with 0 or 1, and what it printed."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(args, capture_output=True, text=True, check=False, cwd=folder)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode not in (0, 1):
+        raise SystemExit(done.stderr)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+
+def command(*args: str) -> tuple[float, float]:
+    """Wall and processor time of a command of specplan, the second of two runs."""
     for _ in range(2):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "specplan", *args], capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - start
-        if done.returncode not in (0, 1):
-            raise SystemExit(done.stderr)
-    return seconds
+        wall, used, _ = child([sys.executable, "-m", "specplan", *args])
+    return wall, used
 
 
-def peer(program: str) -> tuple[float, dict[str, object]]:
-    """Wall time of AISimulate's replay of the same load, and what it printed."""
+def peer(program: str, requests: int) -> tuple[float, float]:
+    """Wall and processor time of AISimulate's replay of the same load."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         model.mkdir()
@@ -71,13 +79,13 @@ def peer(program: str) -> tuple[float, dict[str, object]]:
         config = Path(folder) / "load.yaml"
         config.write_text(
             "traffic:\n  source: {type: synthetic, input_tokens: 1024, output_tokens: 128}\n"
-            "  load: {type: concurrency, concurrency: 64}\n  stop: {requests: 20000}\n"
+            f"  load: {{type: concurrency, concurrency: 64}}\n  stop: {{requests: {requests}}}\n"
             f"engine: {{model: {model}, hardware: h100_sxm, backend: vllm, workers: {{aggregated: {{}}}}}}\n"
         )
-        start = time.perf_counter()
-        done = subprocess.run([program, "predict", "-c", str(config), "--format", "json"], capture_output=True,
-                              text=True, check=True)  # fmt: skip
-        return time.perf_counter() - start, json.loads(done.stdout[done.stdout.index("{") :])
+        wall, used, printed = child([program, "predict", "-c", str(config), "--format", "json"], folder)
+        if json.loads(printed[printed.index("{") :])["completed_requests"] != requests:
+            raise SystemExit(f"the peer did not complete {requests} requests")
+        return wall, used
 
 
 def main() -> None:
@@ -88,24 +96,29 @@ def main() -> None:
     parser.add_argument("--skip-capacity", action="store_true")
     args = parser.parse_args()
     found: dict[str, object] = {"compiled": IS_COMPILED}
-    for name, prefix in (("with prefix caching", True), ("without", False)):
-        rate, _ = loop_speed(20_000, prefix)
+    for name, prefix in (("without", False), ("with prefix caching", True)):
+        rate, loop = loop_speed(20_000, prefix)
         found[f"request_steps_per_s {name}"] = rate
         print(f"{rate / 1e6:8.1f} million request-steps/s, {name}")
     rate, seconds = loop_speed(args.requests, True)
     found["million_s"] = seconds
     print(f"{seconds:8.1f} s for {args.requests:,} requests of 128 tokens at concurrency 64 ({rate / 1e6:.1f} M/s)")
-    whole = command("simulate", *LOAD)
-    found["command_s"] = whole
-    print(f"{whole:8.2f} s for `specplan simulate` of 20,000 requests, start-up included")
+    wall, whole = command("simulate", *LOAD)
+    found |= {"command_s": wall, "command_cpu_s": whole}
+    print(f"{wall:8.2f} s for `specplan simulate` of 20,000 requests, start-up included ({whole:.2f} s of processor)")
     if not args.skip_capacity:
-        search = command("capacity", *SEARCH)
-        found["capacity_s"] = search
-        print(f"{search:8.1f} s for `specplan capacity` over 3 cards x 4 TP x 3 sources, two processes")
+        wall, used = command("capacity", *SEARCH)
+        found |= {"capacity_s": wall, "capacity_cpu_s": used}
+        print(f"{wall:8.1f} s for `specplan capacity` over 3 cards x 4 TP x 3 sources, two processes ({used:.1f} s)")
     if args.peer:
-        theirs, _ = peer(args.peer)
-        found["peer_command_s"], found["peer_ratio"] = theirs, theirs / whole
-        print(f"{theirs:8.2f} s for the peer's command: {theirs / whole:.1f} times ours")
+        start = peer(args.peer, 64)[1]
+        wall, used = peer(args.peer, 20_000)
+        found |= {"peer_command_s": wall, "peer_command_cpu_s": used, "peer_start_cpu_s": start}
+        found |= {"command_ratio": used / whole, "replay_ratio": (used - start) / loop}
+        print(f"{wall:8.2f} s for the peer's command ({used:.2f} s of processor): {used / whole:.1f} times ours")
+        print(
+            f"{used - start:8.2f} s of it beyond its start: {(used - start) / loop:.1f} times our loop of {loop:.2f} s"
+        )
     print(json.dumps(found))
 
 

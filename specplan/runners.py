@@ -5,11 +5,19 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from specplan.errors import InputError, MissingExtraError
+from specplan.errors import InputError, MissingExtraError, SpecplanError
+
+ATTEMPTS: Final = 4
+"""Times that a piece of work is begun before the deaths of its workers end the run."""
+
+_DIED: Final = (
+    f"{ATTEMPTS} workers died over the same piece of work (out of memory?): try fewer at once; with a checkpoint, what "
+    "is finished is not done again"
+)
 
 
 def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -59,7 +67,7 @@ def _windowed(
 
 
 class Processes:
-    """In `jobs` processes of this machine.
+    """In `jobs` processes of this machine; work whose process died is begun again.
 
     Processes are spawned, not forked: numba and thread pools do not survive a fork.
     """
@@ -72,10 +80,35 @@ class Processes:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in order."""
         from concurrent.futures import ProcessPoolExecutor
+        from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import get_context
 
-        with ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn")) as pool:
-            yield from _windowed(lambda item: pool.submit(function, item), lambda f: f.result(), items, 2 * self.jobs)
+        with ExitStack() as stack:
+
+            def pool() -> ProcessPoolExecutor:
+                return stack.enter_context(ProcessPoolExecutor(self.jobs, mp_context=get_context("spawn")))
+
+            pools = [pool()]
+
+            def submit(item: Item) -> Any:
+                try:
+                    return item, pools[-1].submit(function, item)
+                except BrokenProcessPool:  # the death of one process ends its pool
+                    pools.append(pool())
+                    return item, pools[-1].submit(function, item)
+
+            def collect(begun: Any) -> Result:
+                for _ in range(ATTEMPTS):
+                    item, future = begun
+                    try:
+                        found: Result = future.result()
+                    except BrokenProcessPool:
+                        begun = submit(item)
+                    else:
+                        return found
+                raise SpecplanError(_DIED)
+
+            yield from _windowed(submit, collect, items, 2 * self.jobs)
 
 
 def _call(function: Callable[[Item], Result], item: Item) -> Result:
@@ -97,7 +130,7 @@ def _no_stdout() -> Iterator[None]:
 
 
 class Ray:
-    """On a Ray cluster: the one that the environment names, else a local one.
+    """On a Ray cluster: the one that the environment names, else a local one; work of a lost worker is begun again.
 
     Raises
     ------
@@ -111,16 +144,29 @@ class Ray:
         except ModuleNotFoundError:
             raise MissingExtraError("ray", extra="ray") from None
         self._ray = ray
-        if not ray.is_initialized():
-            with _no_stdout():  # its daemons live on with what they are given, and print
-                ray.init(log_to_driver=False)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in order."""
-        call = self._ray.remote(_call)  # Ray takes functions, not callables such as a task with its settings
-        shipped = self._ray.put(function)
-        ahead = max(2, 2 * int(self._ray.cluster_resources().get("CPU", 1)))
-        yield from _windowed(lambda item: call.remote(shipped, item), self._ray.get, items, ahead)
+        ray = self._ray
+        with _no_stdout(), ExitStack() as stack:  # its daemons print, and so does it of lost workers
+            if not ray.is_initialized():
+                ray.init(log_to_driver=False)
+                stack.callback(ray.shutdown)
+            call = ray.remote(_call)  # Ray takes functions, not callables such as a task with its settings
+            begin = call.options(max_retries=ATTEMPTS - 1).remote
+            shipped = ray.put(function)
+
+            def collect(begun: Any) -> Result:
+                try:
+                    found: Result = ray.get(begun)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                except ray.exceptions.WorkerCrashedError:
+                    raise SpecplanError(_DIED) from None
+                return found
+
+            ahead = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
+            yield from _windowed(lambda item: begin(shipped, item), collect, items, ahead)
 
 
 def runner_of(on: str, jobs: int) -> Runner:

@@ -1,5 +1,6 @@
 """The highest rate that holds the targets, per card, ranks and source: estimated, then decided by simulation."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -43,9 +44,10 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """How tables and checkpoints call it."""
+        """How checkpoints call it: in words, and by a digest of everything that its answer depends on."""
         on = self.setting.on
-        return f"{self.setting.target.name} on {on.tp} x {on.accelerator.name}, {on.layer}, {self.source.title}"
+        whole = hashlib.blake2b(repr(self).encode(), digest_size=8).hexdigest()
+        return f"{self.setting.target.name} on {on.tp} x {on.accelerator.name}, {self.source.title} [{whole}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

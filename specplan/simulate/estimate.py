@@ -4,7 +4,9 @@ Source: the fixed point of batch and step time as in arXiv 2605.15051, there wit
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -63,6 +65,12 @@ def estimate(served: ServedSource, rate: float, prompt: float, output: float, em
     emitted : float
         E over all steps.
     """
+    return _steady(served, rate, prompt, output, emitted, step_by_batch(served, prompt + output / 2))
+
+
+def _steady(
+    served: ServedSource, rate: float, prompt: float, output: float, emitted: float, step_s: Callable[[float], float]
+) -> Estimate:
     context = prompt + output / 2
     prompt_s = prefill_s(served, prompt)
     share = rate * prompt_s
@@ -74,7 +82,7 @@ def estimate(served: ServedSource, rate: float, prompt: float, output: float, em
                         is_stable=False)  # fmt: skip
 
     def wanted(batch: float) -> float:
-        return rate * output / emitted * decode_step_s(served, batch, context) / (1 - share)
+        return rate * output / emitted * step_s(batch) / (1 - share)
 
     low, high = 0.0, float(most)
     is_stable = wanted(high) <= high
@@ -82,7 +90,7 @@ def estimate(served: ServedSource, rate: float, prompt: float, output: float, em
         middle = (low + high) / 2
         low, high = (middle, high) if wanted(middle) > middle else (low, middle)
     batch = high if is_stable else float(most)
-    step = decode_step_s(served, max(batch, 1.0), context) / (1 - share)
+    step = step_s(max(batch, 1.0)) / (1 - share)
     wait = share * prompt_s / (2 * (1 - share))
     return Estimate(
         rate=rate,
@@ -95,22 +103,25 @@ def estimate(served: ServedSource, rate: float, prompt: float, output: float, em
     )
 
 
-def decode_step_s(served: ServedSource, batch: float, context: float) -> float:
-    """A step of `batch` decoding requests, linear between whole numbers."""
-    low = min(int(batch), served.rules.max_num_seqs)
-    high = min(low + 1, served.rules.max_num_seqs)
-    a, b = (_whole_step_s(served, n, context) for n in (low, high))
-    return a + (batch - low) * (b - a)
-
-
-def _whole_step_s(served: ServedSource, n: int, context: float) -> float:
+def step_by_batch(served: ServedSource, context: float) -> Callable[[float], float]:
+    """Seconds of a step by its decoding requests, linear between whole numbers of them."""
     t = served.times
-    n = max(n, 1)
-    positions = n * (1 + served.kappa)
-    seconds = target_s(t, positions, n, int(n * context), 0.0, 0) + float(t.table[t.host_at + n])
-    if served.kappa:
-        seconds += drafting_s(t, n, int(n * context), 0, 0.0) + float(t.table[t.drafted_at + n])
-    return float(seconds)
+    most = served.rules.max_num_seqs
+
+    @cache
+    def whole(n: int) -> float:
+        tokens = int(n * context)
+        seconds = target_s(t, n * (1 + served.kappa), n, tokens, 0.0, 0) + float(t.table[t.host_at + n])
+        if served.kappa:
+            seconds += drafting_s(t, n, tokens, 0, 0.0) + float(t.table[t.drafted_at + n])
+        return float(seconds)
+
+    def step_s(batch: float) -> float:
+        low = min(int(batch), most)
+        a, b = whole(max(low, 1)), whole(max(min(low + 1, most), 1))
+        return a + (batch - low) * (b - a)
+
+    return step_s
 
 
 def prefill_s(served: ServedSource, prompt: float) -> float:
@@ -130,9 +141,10 @@ def estimated_rate(
     served: ServedSource, targets: tuple[Target, ...], prompt: float, output: float, emitted: float
 ) -> float:
     """Highest rate at which the estimate holds the targets; 0 where none does."""
+    step_s = step_by_batch(served, prompt + output / 2)
 
     def good(rate: float) -> bool:
-        found = estimate(served, rate, prompt, output, emitted)
+        found = _steady(served, rate, prompt, output, emitted, step_s)
         for target in targets:
             mean = {"tpot": found.tpot_s, "ttft": found.ttft_s, "itl": found.step_s}.get(
                 target.latency, found.ttft_s + output * found.tpot_s

@@ -1,5 +1,9 @@
 import json
 import math
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
@@ -97,6 +101,55 @@ def test_a_killed_search_takes_up_where_it_ended(tmp_path):
     path.write_text(json.dumps({"a": 1}) + "\n")
     with pytest.raises(InputError, match="no checkpoint"):
         list(capacity(wanted, q, checkpoint=path))
+
+
+DIES = """
+import os, signal, sys
+from specplan.cli.app import main
+from specplan.simulate.notes import Notes
+note = Notes.note
+def noted(*args):
+    note(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv.pop(1) == "dies":
+    Notes.note = noted
+main(sys.argv[1:])
+"""
+
+
+def test_a_search_killed_outright_gives_the_same_document_when_run_again(tmp_path):
+    args = ["capacity", "llama3.1-8b", "--rate", "9", "--input", "800", "--output", "50", "-n", "100", "--json"]
+    args += ["--tp", "1,2", "--tpot", "p95=30ms", "--ttft", "p95=1s", "-s", "none", "-s", "ngram:alpha=.7,k=3"]
+
+    args += ["--checkpoint", "notes.jsonl"]
+    there, again = tmp_path / "there", tmp_path / "again"
+    there.mkdir()
+    again.mkdir()
+
+    def run(mode, folder):
+        command = [sys.executable, "-c", DIES, mode, *args]
+        return subprocess.run(command, cwd=folder, capture_output=True, check=False)
+
+    whole = run("lives", there)
+    for finished in (1, 2):
+        died = run("dies", again)
+        assert (died.returncode, died.stdout) == (-signal.SIGKILL, b"")
+        assert len((again / "notes.jsonl").read_text().splitlines()) == 1 + finished
+    resumed = run("lives", again)
+    assert (resumed.returncode, resumed.stdout) == (0, whole.stdout)
+    assert len(json.loads(whole.stdout)["candidates"]) == 4
+
+
+def test_a_checkpoint_answers_no_other_engine_and_no_other_draft_length(tmp_path):
+    q = question(requests=100)
+    path = tmp_path / "notes.jsonl"
+    on = candidate(NGRAM).setting.on
+    sglang = replace(candidate(NGRAM), setting=replace(candidate(NGRAM).setting, on=machine(on.accelerator, "sglang")))
+    wanted = [candidate(NGRAM), sglang, candidate(replace(NGRAM, kappa=5))]
+    assert len({c.name for c in wanted}) == 3
+    alone = list(capacity(wanted[1:], q))
+    list(capacity(wanted[:1], q, checkpoint=path))
+    assert list(capacity(wanted[1:], q, checkpoint=path)) == alone
 
 
 @pytest.mark.slow
