@@ -5,7 +5,9 @@ import typer
 
 def import_(
     source: str = typer.Argument(
-        ..., metavar="CONFIG_OR_FOLDER", help="A config.json, a checkpoint folder, a .gguf file, or a Hub id."
+        ...,
+        metavar="CONFIG_OR_FOLDER",
+        help="A config.json, a checkpoint folder, a .gguf file, a spec, a Hub id, or the address of one.",
     ),
     output: str = typer.Option(None, "--output", "-o", help="Write the model spec here (.yaml); - for stdout."),
     assume: str = typer.Option(None, "--assume", metavar="TYPE", help="Count it as this model_type or draft method."),
@@ -15,7 +17,7 @@ def import_(
     name: str = typer.Option(None, "--name", help="Name of the spec; the file's or folder's if not given."),
     json: bool = typer.Option(False, "--json", help="One JSON document and nothing else."),
 ) -> None:
-    """Turn a Hugging Face config, checkpoint folder or GGUF file into a model spec, and show what it counts."""
+    """Turn a config, checkpoint folder, GGUF file or address into a model spec, and show what it counts."""
     from specplan.files.writing import write_whole
     from specplan.report import import_report, json_document, output_file
     from specplan.specs import importing

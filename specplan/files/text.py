@@ -16,6 +16,15 @@ _CREDENTIALS: Final = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*:/{1,2})[^/\s?#]*@")
 _LONG: Final = re.compile(rf"'[^']{{{MAX_SHOWN - 1},}}'|\"[^\"]{{{MAX_SHOWN - 1},}}\"|\S{{{MAX_SHOWN + 1},}}")
 
 
+def is_url(text: str) -> bool:
+    """Whether `text` is read over HTTP rather than from a file.
+
+    >>> is_url("http://127.0.0.1:8000/metrics"), is_url("metrics.txt")
+    (True, False)
+    """
+    return text.lower().startswith(("http://", "https://"))
+
+
 def escaped(text: str) -> str:
     r"""`text` with control characters, bidi overrides, line ends and other invisible characters as escapes.
 

@@ -14,15 +14,6 @@ MAX_BYTES: Final = 16 * 2**20
 """A large server's metrics page has about 1 MiB."""
 
 
-def is_url(text: str) -> bool:
-    """Whether `text` is read over HTTP rather than from a file.
-
-    >>> is_url("http://127.0.0.1:8000/metrics"), is_url("metrics.txt")
-    (True, False)
-    """
-    return text.lower().startswith(("http://", "https://"))
-
-
 def fetch_text(url: str, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_BYTES) -> str:
     """Body of a GET, decoded as UTF-8; without a path ``/metrics`` is asked for.
 

@@ -11,8 +11,9 @@ from specplan.errors import InputError
 from specplan.files.documents import json_object, parse_json
 from specplan.files.lines import BrokenLog, read_lines
 from specplan.files.reading import is_there, peek, read_bytes
+from specplan.files.text import is_url
 from specplan.ingest.bench import is_bench_result, read_bench
-from specplan.ingest.fetch import TIMEOUT_S, fetch_text, is_url, looks_like_html
+from specplan.ingest.fetch import TIMEOUT_S, fetch_text, looks_like_html
 from specplan.ingest.logs import read_log
 from specplan.ingest.observation import Observation
 from specplan.ingest.prometheus import ENGINE_PREFIXES, between, observations, parse_scrape

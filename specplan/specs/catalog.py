@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from specplan.errors import InputError, ModelNote, NotFoundError, UnsupportedError
-from specplan.files.text import near_misses
+from specplan.files.text import is_url, near_misses
 from specplan.formulas.requantize import requantized
 from specplan.specs.model_yaml import ModelFile, load_model_yaml
 from specplan.values.model import Model
@@ -109,9 +109,9 @@ def load_model(name_or_path: str | Path, *, endings: bool = True) -> Model:
     name_or_path : str or Path
         In this order: a shipped spec's name or alias (in any case); a folder with a ``config.json``; a ``.yaml`` model
         spec; a Hugging Face ``config.json``; a ``.gguf`` file; an ``owner/name`` of the Hugging Face Hub, if
-        ``huggingface_hub`` is installed; a published name with endings such as ``-Instruct``, ``-FP8`` and ``-AWQ``
-        (not without `endings`), whose base is counted in that format. Write ``./name`` for a file or folder named like
-        a shipped spec.
+        ``huggingface_hub`` is installed; the address of a Hub page, a ``config.json`` or a ``.gguf`` file; a published
+        name with endings such as ``-Instruct``, ``-FP8`` and ``-AWQ`` (not without `endings`), whose base is counted in
+        that format. Write ``./name`` for a file or folder named like a shipped spec.
 
     Raises
     ------
@@ -201,12 +201,18 @@ def load_model_and_assumptions(name_or_path: str | Path, *, endings: bool = True
     if not text.strip() or "\x00" in text:
         raise NotFoundError("an empty model name; list the shipped ones: specplan models")
     if not isinstance(name_or_path, Path):
+        if is_url(text):
+            from specplan.specs.huggingface.hub import hub_id_of
+
+            text = hub_id_of(text)
         found = _named(text)
         if found is not None:
             return found, ()
         for name, reason in REFUSED.items():
             if text.strip().lower().rpartition("/")[2] == name:
                 raise UnsupportedError(f"{text}: cannot be counted: {reason}")
+        if is_url(text):
+            return _load_address(text)
     try:
         return _load_path(Path(text))
     except NotFoundError as error:
@@ -251,6 +257,13 @@ def _with_headers(model: Model, path: Path) -> Model:
         model = replace(model, name=path.name)
     tensors = hub_headers(str(path)) if on_hub else folder_headers(path) if path.is_dir() else None
     return model if tensors is None else with_headers(model, tensors)[0]
+
+
+def _load_address(url: str) -> tuple[Model, tuple[str, ...]]:
+    from specplan.specs.remote import read_address
+
+    found = read_address(url)
+    return found.model, found.assumptions
 
 
 def _load_path(path: Path) -> tuple[Model, tuple[str, ...]]:

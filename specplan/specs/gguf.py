@@ -103,7 +103,9 @@ class _Reader:
         return before
 
     def number(self, form: str) -> Any:
-        return struct.unpack_from(form, self.data, self.take(struct.calcsize(form)))[0]
+        size = struct.calcsize(form)
+        at = self.take(size)
+        return struct.unpack(form, self.data[at : at + size])[0]
 
     def text(self, limit: int = MAX_STRING) -> str:
         n = self.number("<Q")
@@ -162,7 +164,7 @@ def read_gguf(path: Path) -> GgufHeader:
 
 
 def parse_gguf(data: Any, where: str) -> GgufHeader:
-    """Header at the start of `data`, a buffer that holds the whole file."""
+    """Header at the start of `data`, which gives the slices of the whole file and its length."""
     reader = _Reader(data, where)
     if bytes(data[:4]) != b"GGUF":
         raise InputError(f"{where}: not a GGUF file")

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from specplan.errors import InputError, UnsupportedError
+from specplan.files.ranges import Ranges
+from specplan.files.text import is_url
 from specplan.formulas.parameters import layer_weights, resident_bytes, resident_params
-from specplan.specs.gguf import GgufHeader, read_gguf
+from specplan.specs.gguf import GgufHeader, parse_gguf, read_gguf
 from specplan.specs.huggingface.config import Imported, import_config
 from specplan.specs.huggingface.module_formats import with_formats
+from specplan.specs.safetensors import MAX_SHARDS
 from specplan.values.formats import NumberFormat, lookup, mixed
 from specplan.values.model import Access, Model
 
@@ -185,15 +188,37 @@ def _one(types: Mapping[str, tuple[int, float]]) -> NumberFormat:
     return mixed(8 * sum(size for _, size in types.values()) / sum(n for n, _ in types.values()))
 
 
-def import_gguf(path: Path) -> Imported:
-    """Model in a GGUF file, each weight in the type of its tensor; exact in parameters and bytes.
+def import_gguf(path: Path | str) -> Imported:
+    """Model in a GGUF file or at its address, each weight in the type of its tensor; exact in parameters and bytes.
+
+    Only headers are read, of an address by byte ranges; the other parts of a file that is split are read beside it.
 
     Raises
     ------
     InputError, UnsupportedError
         When the file is broken, its architecture is not known, or its tensors and metadata disagree.
     """
-    return gguf_model(read_gguf(path), str(path), path.stem)
+    where = str(path)
+    header = _header(where)
+    count = header.metadata.get("split.count", 1)
+    if isinstance(count, int) and count > 1:
+        header = replace(header, tensors=tuple(t for part in _parts(where, count) for t in _header(part).tensors))
+    return gguf_model(header, where, _PART.sub("", Path(where).name).removesuffix(".gguf"))
+
+
+_PART: Final = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)")
+
+
+def _header(where: str) -> GgufHeader:
+    return parse_gguf(Ranges(where), where) if is_url(where) else read_gguf(Path(where))
+
+
+def _parts(where: str, count: int) -> list[str]:
+    """All parts of a split file, by the name of one."""
+    match = _PART.search(where)
+    if match is None or int(match[2]) != count or count > MAX_SHARDS:
+        raise InputError(f"{where}: is part of {count} files, and its name is not NAME-00001-of-{count:05}.gguf")
+    return [_PART.sub(f"-{i:05}-of-{count:05}", where) for i in range(1, count + 1)]
 
 
 def gguf_model(header: GgufHeader, where: str, name: str) -> Imported:
@@ -218,4 +243,4 @@ def gguf_model(header: GgufHeader, where: str, name: str) -> Imported:
         raise UnsupportedError(
             f"{where}: its tensors take {n_bytes:,} bytes, their types by weight imply {resident_bytes(model):,.0f}"
         )
-    return replace(found, model=model)
+    return replace(found, model=replace(model, evidence=f"headers of {len(header.tensors):,} tensors"))

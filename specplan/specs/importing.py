@@ -1,23 +1,23 @@
 """What a user names becomes a model and, where weights lie beside it, a summary of the checkpoint's headers."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from specplan.errors import InputError, NotFoundError
+from specplan.files.text import is_url
 from specplan.specs.catalog import is_shipped, load_model
 from specplan.specs.checkpoint import CheckpointSummary
 from specplan.specs.gguf_model import import_gguf
 from specplan.specs.headers import folder_headers, with_headers
 from specplan.specs.huggingface.config import Imported, read_config
-from specplan.specs.huggingface.hub import download_config, hub_headers, is_hub_id
+from specplan.specs.huggingface.hub import download_config, hub_headers, hub_id_of, is_hub_id
+from specplan.specs.remote import read_address
 
 
 def import_source(
     source: str, *, assume: str | None = None, name: str | None = None, allow_unread: bool = False
 ) -> tuple[Imported, CheckpointSummary | None]:
-    """Model in a ``config.json``, a checkpoint folder, a ``.gguf`` file, or at ``owner/name`` of the Hub.
+    """Model in a ``config.json``, a checkpoint folder, a ``.gguf`` file or a spec, or at a Hub id or an address.
 
     Parameters
     ----------
@@ -40,12 +40,14 @@ def import_source(
     InputError, UnsupportedError
         One line that says what is wrong.
     """
-    source = _hub_id_of(source)
+    source = hub_id_of(source)
     path = Path(source)
     tensors = None
     if assume is None and (path.suffix.lower() in (".yaml", ".yml") or (not path.exists() and is_shipped(source))):
         model = load_model(source)
         found = Imported(model=model, assumptions=model.assumptions, model_type=model.model_type)
+    elif is_url(source):
+        found = read_address(source, assume=assume, allow_unread=allow_unread)
     elif path.is_dir():
         config = path / "config.json"
         if not config.is_file():
@@ -76,18 +78,3 @@ def import_source(
     if name:
         found = replace(found, model=replace(found.model, name=name))
     return found, summary
-
-
-_PAGE: Final = re.compile(
-    r"https://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.\-]+/[\w.\-]+)(?:/(?:tree|blob|resolve|raw)/.*)?/?"
-)
-
-
-def _hub_id_of(source: str) -> str:
-    """``owner/name`` of a page or file of the Hub; anything else as it is.
-
-    >>> _hub_id_of("https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json"), _hub_id_of("x/config.json")
-    ('Qwen/Qwen3-8B', 'x/config.json')
-    """
-    match = _PAGE.fullmatch(source.strip())
-    return source if match is None else match[1]

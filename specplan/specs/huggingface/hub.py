@@ -28,6 +28,27 @@ def is_hub_id(source: str) -> bool:
     return _HUB_ID.fullmatch(source) is not None and not owner.exists() and not source.lower().endswith(local)
 
 
+_PAGE: Final = re.compile(
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.\-]+/[\w.\-]+)(?:/(?:tree|blob|resolve|raw)/(.*))?/?"
+)
+
+
+def hub_id_of(source: str) -> str:
+    """``owner/name`` of a page or a ``config.json`` of the Hub, the address of a GGUF file there; else as it is.
+
+    >>> hub_id_of("https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json"), hub_id_of("x/config.json")
+    ('Qwen/Qwen3-8B', 'x/config.json')
+    >>> hub_id_of("https://huggingface.co/owner/name/blob/main/model.Q4_K_M.gguf")
+    'https://huggingface.co/owner/name/resolve/main/model.Q4_K_M.gguf'
+    """
+    match = _PAGE.fullmatch(source.strip())
+    if match is None:
+        return source
+    if (match[2] or "").lower().endswith(".gguf"):
+        return f"https://huggingface.co/{match[1]}/resolve/{match[2]}"
+    return match[1]
+
+
 def _reachable(endpoint: str) -> bool:
     """Whether the hub answers; the client itself would retry for half a minute."""
     parts = urlsplit(endpoint)
