@@ -74,7 +74,7 @@ def test_assumptions_are_printed(specplan, config: Path) -> None:
     ("change", "arguments", "needed"),
     [
         ({"model_type": "zaya"}, [], "cannot be counted"),
-        ({"model_type": "llama9"}, [], "closest known"),
+        ({"model_type": "llama9"}, [], "is not known"),
         ({"hidden_size": None}, [], "'hidden_size' is null"),
         ({}, ["--assume", "nothing-like-it"], "'nothing-like-it'"),
         ({}, ["-o", "x.txt"], "must end in"),
