@@ -11,11 +11,10 @@ the step before, longest-prefix order, slots that drafting takes and gives back 
 
 from typing import Final
 
-from specplan.simulate.blocks_loop import grow, hold_kept, keep_full, kept_blocks, release
+from specplan.simulate.blocks_loop import grow, keep_full, kept_blocks
 from specplan.simulate.compiled import loop
-from specplan.simulate.notes_loop import note
+from specplan.simulate.seats_loop import put_back, seat
 from specplan.simulate.state import (
-    ADMIT,
     ADMITTED,
     ARRIVED,
     CHECKED,
@@ -23,35 +22,23 @@ from specplan.simulate.state import (
     COMPUTED,
     EMITTED,
     FREE,
-    FREE_ROW,
     FULL,
     GRANTED,
     HELD,
-    HITS,
     IN_CHUNK,
-    KEYED,
-    LOOKED,
     NEXT,
-    NOW,
     OUTPUT,
     PENDING,
-    PREEMPT,
-    PREEMPTIONS,
     PROMPT,
     RATIO,
     REQ,
-    RESUME,
-    ROW,
     RUN,
     RUNNING,
     SLOT,
     STACKED,
     STAMP,
-    START,
     TAIL,
     TOP,
-    TRIES,
-    WHEN,
     Rules,
     State,
 )
@@ -114,31 +101,6 @@ def _reserved(s: State, chunked: int) -> float:
 
 
 @loop
-def _take(s: State, rules: Rules, r: int, hit: int) -> None:
-    """Let the request at the front of the queue run, with the kept blocks at its head."""
-    at, req, slots = s.at, s.req, s.slots
-    again = req[r + TRIES] > 0
-    known = req[r + PROMPT] + req[r + EMITTED]
-    if again:
-        at[TOP] = req[r + NEXT]
-        at[STACKED] -= 1
-    else:
-        at[ADMITTED] += 1
-        s.when[r // REQ * WHEN + START] = s.clock[NOW]
-    place = at[RUNNING] * SLOT
-    req[r + ROW] = slots[place + FREE_ROW]
-    slots[place + RUN] = r
-    at[RUNNING] += 1
-    if rules.prefix:
-        hold_kept(at, req, s.pool, s.ids, rules, r, hit)
-        at[HITS] += hit * rules.block
-        at[LOOKED] += known
-    req[r + COMPUTED] = hit * rules.block
-    if rules.log:
-        note(at, s.events, RESUME if again else ADMIT, r, hit * rules.block)
-
-
-@loop
 def _admit(s: State, rules: Rules, n: int, inputs: int, chunk: int, reserved: float) -> int:
     """Let waiting requests in while they fit; the number of requests in the step."""
     at, req = s.at, s.req
@@ -163,7 +125,7 @@ def _admit(s: State, rules: Rules, n: int, inputs: int, chunk: int, reserved: fl
             tokens = chunk // rules.block * rules.block
             if tokens <= 0:
                 break
-        _take(s, rules, r, hit)
+        seat(s, rules, r, hit)
         _compute(s, rules, n, r, tokens, 0)
         n += 1
         inputs -= _paged(rules, tokens)
@@ -224,22 +186,13 @@ def _retract(s: State, rules: Rules) -> None:
         at[RUNNING] -= 1
         for i in range(chosen, at[RUNNING]):
             slots[i * SLOT + RUN] = slots[(i + 1) * SLOT + RUN]
-        release(at, req, s.pool, rules, r)
-        slots[at[RUNNING] * SLOT + FREE_ROW] = req[r + ROW]
-        req[r + COMPUTED] = 0
-        req[r + PENDING] = 0
-        req[r + KEYED] = 0
-        req[r + TRIES] += 1
         req[r + STAMP] = at[ARRIVED]  # behind all that wait, before all that come
         if at[STACKED] == 0:
             at[TOP] = r
         else:
             req[at[TAIL] + NEXT] = r
         at[TAIL] = r
-        at[STACKED] += 1
-        at[PREEMPTIONS] += 1
-        if rules.log:
-            note(at, s.events, PREEMPT, r, 0)
+        put_back(at, req, slots, s.pool, s.events, rules, r)
     emitted = asked = 0
     for i in range(at[RUNNING]):
         r = slots[i * SLOT + RUN]

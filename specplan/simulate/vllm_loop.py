@@ -4,11 +4,10 @@ Source: the installed package's scheduler driven without a model; `tools/schedul
 recorded runs of it, step by step.
 """
 
-from specplan.simulate.blocks_loop import grow, hold_kept, keep_full, kept_blocks, list_own, release
+from specplan.simulate.blocks_loop import grow, keep_full, kept_blocks, list_own
 from specplan.simulate.compiled import loop
-from specplan.simulate.notes_loop import note
+from specplan.simulate.seats_loop import put_back, seat
 from specplan.simulate.state import (
-    ADMIT,
     ADMITTED,
     ARRIVED,
     CHECKED,
@@ -16,30 +15,20 @@ from specplan.simulate.state import (
     COMPUTED,
     EMITTED,
     FREE,
-    FREE_ROW,
     GRANTED,
     HELD,
-    HITS,
     IN_CHUNK,
     KEYED,
-    LOOKED,
     NEXT,
-    NOW,
     PENDING,
-    PREEMPT,
     PREEMPTIONS,
     PROMPT,
     REQ,
-    RESUME,
-    ROW,
     RUN,
     RUNNING,
     SLOT,
     STACKED,
-    START,
     TOP,
-    TRIES,
-    WHEN,
     Ints,
     Rules,
     State,
@@ -60,17 +49,9 @@ def preempt_last(at: Ints, req: Ints, slots: Ints, pool: Ints, events: Ints, rul
     r = slots[place + RUN]
     if rules.prefix:
         list_own(req, pool, rules, r)
-    release(at, req, pool, rules, r)
-    slots[place + FREE_ROW] = req[r + ROW]
-    req[r + COMPUTED] = 0
-    req[r + PENDING] = 0
-    req[r + TRIES] += 1
     req[r + NEXT] = at[TOP]
     at[TOP] = r
-    at[STACKED] += 1
-    at[PREEMPTIONS] += 1
-    if rules.log:
-        note(at, events, PREEMPT, r, 0)
+    put_back(at, req, slots, pool, events, rules, r)
 
 
 @loop
@@ -104,26 +85,10 @@ def _admit(s: State, rules: Rules, n: int, token_budget: int, input_budget: int,
         blocks = _blocks_for(rules, cached + tokens)
         if max(whole, blocks) - hit + idle > at[FREE]:
             break
-        if again:
-            at[TOP] = req[r + NEXT]
-            at[STACKED] -= 1
-        else:
-            at[ADMITTED] += 1
-            s.when[r // REQ * WHEN + START] = s.clock[NOW]
-        place = at[RUNNING] * SLOT
-        req[r + ROW] = slots[place + FREE_ROW]
-        slots[place + RUN] = r
-        at[RUNNING] += 1
-        if rules.prefix:
-            hold_kept(at, req, s.pool, s.ids, rules, r, hit)
-            at[HITS] += cached
-            at[LOOKED] += known
-        req[r + COMPUTED] = cached
+        seat(s, rules, r, hit)
         grow(at, req, s.pool, rules, r, blocks)
         if rules.prefix:
             keep_full(req, s.pool, s.ids, rules, r, min(cached + tokens, known))
-        if rules.log:
-            note(at, s.events, RESUME if again else ADMIT, r, cached)
         slots[n * SLOT + CHOSEN] = r
         slots[n * SLOT + GRANTED] = tokens
         slots[n * SLOT + CHECKED] = padding
