@@ -26,11 +26,11 @@ def _example_models(doctest_namespace: dict[str, Any]) -> None:
 
 QUICK_PER_FILE = 2
 """Tests of each file that the quick stage runs: the first, each with its first parameters."""
-NEVER_QUICK = {"slow", "engine", "model", "transformers", "tail"}
+NEVER_QUICK = {"slow", "engine", "model", "transformers", "tail", "browser"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `quick`: the first tests of every file that need neither a model, transformers nor an engine."""
+    """Mark `quick`: the first tests of every file that need no model, transformers, engine or browser."""
     seen: set[str] = set()
     taken: Counter[str] = Counter()
     for item in items:

@@ -5,7 +5,8 @@ import typer
 
 def page(
     output: str = typer.Option("page.html", "--output", "-o", help="File to write, .html."),
-    serve: int = typer.Option(None, "--serve", help="Show it at this port of 127.0.0.1 instead, until interrupted."),
+    serve: bool = typer.Option(False, "--serve", help="Show it on 127.0.0.1 instead, until interrupted."),
+    port: int = typer.Option(8000, "--port", help="Port to show it at; 0 takes any free one."),
 ) -> None:
     """Write one self-contained page: any shipped model, draft, card and engine, with sliders, without a network.
 
@@ -18,10 +19,10 @@ def page(
 
     path = output_path(output, (".html", ".htm"))
     text = whole()
-    if serve is not None:
+    if serve:
         from specplan.page.serving import show
 
-        show(text, serve, lambda address: typer.echo(f"specplan: {address} (interrupt to end)", err=True))
+        show(text, port, lambda address: typer.echo(f"specplan: {address} (interrupt to end)", err=True))
         return
     write_whole(path, text)
     typer.echo(f"wrote {path} ({len(text.encode()) / 1e6:.1f} MB)")

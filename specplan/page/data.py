@@ -1,32 +1,30 @@
-"""What the page computes from: shapes of shipped models, laws and peaks of cards, constants of engines, as JSON.
+"""What the page computes from: shapes of shipped models, cards, laws of kernels and engines, as plain JSON values.
 
-Nothing here is a result: the page's own formulas (``assets/laws.js``) make times, acceptance and memory of these, and a
-test in a browser holds them against the Python ones.
+The page's own modules hold the formulas again (`laws.js`); every constant of them comes from here, none is written
+twice. Infinite limits become null.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from specplan.decide.ranks import require_ranks
+from specplan.decide.step_source import SGLANG_NODES, eagle3_head, eagle_head, mtp_head
 from specplan.errors import SpecplanError
-from specplan.formulas import parameters
+from specplan.formulas import pass_kernels
+from specplan.formulas.kernels import HEAD_UNIT
 from specplan.formulas.kv_cache import Span, read_spans, recurrent_state_bytes, stored_spans
-from specplan.formulas.pass_kernels import (
-    AttentionKernel,
-    ExpertsKernel,
-    Gemm,
-    Kernel,
-    LatentKernel,
-    law_key,
-)
-from specplan.formulas.step import PassShape, pass_shape
+from specplan.formulas.parameters import resident_bytes, resident_params, streamed_bytes, streamed_params
+from specplan.formulas.pass_kernels import WIDTH_FRACTION, law_key
+from specplan.formulas.step import PassShape, pass_shape, without
 from specplan.memory.plain import DEFAULT_UTILIZATION, DEFAULT_WORKSPACE
 from specplan.specs.catalog import list_models
 from specplan.specs.hardware import list_accelerators
-from specplan.timing.step_time import link_bandwidth, machine
+from specplan.timing import draft_time
+from specplan.timing.roofline import NATIVE
+from specplan.timing.step_time import SAME_RATE, link_bandwidth, machine, times_from
 from specplan.timing.timed_engine import ENGINES
 from specplan.timing.trust import band
 from specplan.values.formats import NumberFormat
@@ -35,159 +33,162 @@ from specplan.values.kernels import KernelLaws
 from specplan.values.model import Model
 
 RANKS: Final = (1, 2, 4, 8)
-SERVED: Final = ("vllm", "sglang")
-"""Engines that the page offers."""
+"""Tensor-parallel degrees that the page offers, where a model takes them."""
+
+HEADS: Final = {"eagle": eagle_head, "eagle3": eagle3_head, "mtp": mtp_head}
+"""Heads that are made from a target's shape."""
+
+_MATCHERS: Final = (
+    "NGRAM_CALL_S", "NGRAM_REQUEST_S", "NGRAM_TOKEN_S", "SUFFIX_REQUEST_S", "TRIE_MATCH_S", "TRIE_INSERT_S",
+    "HOST_SYNC_S", "CARD_MATCH_LAUNCH_S", "TOKEN_ID_BYTES",
+)  # fmt: skip
+_KERNELS: Final = ("ACTIVATION_BYTES", "GLUE_PER_LAYER", "GLUE_SHARE", "LATENT_GLUE", "LOGIT_BYTES")
 
 
 def page_data() -> dict[str, Any]:
-    """Everything that the page needs, as plain values; infinities are null."""
-    made = _Maker()
-    models = {entry.model.name: found for entry in list_models() if (found := made.model(entry.model)) is not None}
-    cards = {card.name: made.card(card) for card in list_accelerators()}
+    """Everything that the page's modules read, JSON-ready.
+
+    >>> found = page_data()
+    >>> found["models"]["llama3-70b"]["ranks"]["4"]["all_reduces"]
+    160
+    """
+    cards = [card for card in list_accelerators() if _memory(card)]
+    laws: list[KernelLaws] = []
+    for law in (law for card in cards for law in card.kernels.values()):
+        laws += [] if law in laws else [law]
     return {
-        "models": models,
-        "cards": cards,
-        "engines": {name: _engine(name) for name in SERVED},
-        "laws": made.laws,
-        "formats": made.formats,
-        "memory": {"utilization": DEFAULT_UTILIZATION, "workspace": DEFAULT_WORKSPACE},
+        "models": {entry.name: _model(entry.model) for entry in list_models()},
+        "cards": {card.name: _card(card, laws) for card in cards},
+        "laws": values(laws),
+        "engines": {name: values(engine) | {"family": engine.family} for name, engine in ENGINES.items()},
+        "matchers": {name: getattr(draft_time, name) for name in _MATCHERS},
+        "kernels": {name: getattr(pass_kernels, name) for name in _KERNELS} | {"HEAD_UNIT": HEAD_UNIT},
+        "native": list(NATIVE),
+        "width_fraction": values(WIDTH_FRACTION),
+        "sglang_nodes": SGLANG_NODES,
+        "utilization": DEFAULT_UTILIZATION,
+        "workspace": DEFAULT_WORKSPACE,
     }
 
 
-class _Maker:
-    """Collects the laws and formats that models and cards name."""
+def values(thing: Any) -> Any:
+    """A frozen value as JSON: its class as ``kind``, fields by name; a number format as [law, payload bits, bytes].
 
-    def __init__(self) -> None:
-        self.laws: dict[str, Any] = {}
-        self.formats: dict[str, tuple[str, float, float]] = {}
+    >>> values((1.0, float("inf")))
+    [1.0, None]
+    """
+    if isinstance(thing, NumberFormat):
+        return [law_key(thing), thing.payload_bits, thing.bytes]
+    if is_dataclass(thing) and not isinstance(thing, type):
+        named = {f.name: values(getattr(thing, f.name)) for f in fields(thing) if f.name != "fit"}
+        return {"kind": type(thing).__name__, **({"mixer": named.pop("kind")} if "kind" in named else {}), **named}
+    if isinstance(thing, Mapping):
+        return {str(key): values(value) for key, value in thing.items()}
+    if isinstance(thing, Sequence) and not isinstance(thing, str):
+        return [values(value) for value in thing]
+    return None if isinstance(thing, float) and not math.isfinite(thing) else thing
 
-    def model(self, model: Model) -> dict[str, Any] | None:
-        """A model that stands alone, by ranks; None for a head of a target or one that no ranks divide."""
-        if model.draft_method:
-            return None
-        ranks = {}
-        for tp in RANKS:
-            try:
-                require_ranks(model, tp)
-                ranks[str(tp)] = self._ranked(model, tp)
-            except SpecplanError:
-                continue
-        streamed = parameters.streamed_params(model)
-        return {
-            "vocabulary": model.vocab_size,
-            "longest": model.max_position,
-            "stored": (model.quantization or model.weight_format).name,
-            "plain": model.weight_format.name,
-            "bytes_per_param": parameters.streamed_bytes(model) / streamed,
-            "params": parameters.resident_params(model),
-            "streamed": streamed,
-            "assumed": bool(model.assumptions),
-            "ranks": ranks,
-        } if ranks else None  # fmt: skip
 
-    def _ranked(self, model: Model, tp: int) -> dict[str, Any]:
-        shape, kv = pass_shape(model, tp), model.weight_format
-        mixers = Counter(layer.mixer for layer in model.layers)
-        return {
-            "shape": self._shape(shape),
-            "weights": parameters.resident_bytes(model, tp),
-            "stored": _spans(mixers, lambda mixer: stored_spans(mixer, kv, tp)),
-            "read": _spans(mixers, lambda mixer: read_spans(mixer, kv, tp)),
-            "state": sum(n * recurrent_state_bytes(mixer, model, tp) for mixer, n in mixers.items()),
-        }
+def _model(model: Model) -> dict[str, Any]:
+    ranks = {str(tp): shape_values(pass_shape(model, tp)) for tp in RANKS if _takes(model, tp)}
+    return {
+        "source": model.source,
+        "vocabulary": model.vocab_size,
+        "max_position": model.max_position,
+        "streamed_bytes": streamed_bytes(model),
+        "parameters": resident_params(model),
+        "format": (model.quantization or model.weight_format).name,
+        "ranks": ranks,
+        "heads": dict(_heads(model)),
+    }
 
-    def _shape(self, shape: PassShape) -> dict[str, Any]:
-        return {
-            "layers": shape.layers,
-            "hidden": shape.model.hidden_size,
-            "dense": shape.dense_bytes,
-            "experts": [(g.payload_bits, g.bytes_per_rank, g.count, g.per_token) for g in shape.experts],
-            "head": (shape.head_bits, shape.head_bytes, shape.head_params),
-            "token_params": shape.token_params,
-            "attention": [(s.flops_per_pair, _finite(s.limit)) for s in shape.attention],
-            "state": shape.state_bytes,
-            "activations": shape.activation_bytes,
-            "reductions": shape.all_reduces,
-            "message": shape.message_bytes,
-            "logits": shape.logits,
-            "kernels": [self._kernel(k) for k in shape.kernels],
-        }
 
-    def _format(self, stored: NumberFormat) -> str:
-        self.formats[stored.name] = (law_key(stored), stored.payload_bits, stored.bytes)
-        return stored.name
-
-    def _kernel(self, k: Kernel) -> dict[str, Any]:
-        match k:
-            case Gemm():
-                return {"is": "gemm", "count": k.count, "outer": k.outer, "inner": k.inner,
-                        "format": self._format(k.format), "scored": k.scored, "behind": k.hidden_behind}  # fmt: skip
-            case AttentionKernel():
-                return {"is": "attention", "count": k.count, "heads": k.heads, "kv_heads": k.kv_heads,
-                        "dims": k.head_dims, "limit": _finite(k.limit), "row": k.row_bytes,
-                        "normed": k.normed}  # fmt: skip
-            case LatentKernel():
-                return {"is": "latent", "count": k.count, "gemms": [self._kernel(g) for g in k.gemms],
-                        "format": self._format(k.format), "numbers": k.row_numbers, "row": k.row_bytes,
-                        "pair": k.pair_flops, "limit": _finite(k.limit), "index": k.index_bytes}  # fmt: skip
-            case ExpertsKernel():
-                return {"is": "experts", "count": k.count, "experts": k.experts, "per_token": k.per_token,
-                        "params": k.expert_params, "format": self._format(k.format), "gated": k.gated}  # fmt: skip
-            case _:
-                return {"is": "recurrent", "count": k.count, "kind": k.kind, "state": k.state_bytes}
-
-    def card(self, card: Accelerator) -> dict[str, Any]:
-        """A card's memory, peaks, constants, and the laws of its kernels by engine."""
-        runs = {name: machine(card, name) for name in SERVED}
-        calibration = runs["vllm"].calibration
-        return {
-            "memory": card.memory_torch_bytes or card.memory_driver_bytes,
-            "memory_read": "torch" if card.memory_torch_bytes else "driver",
-            "bandwidth": card.bandwidth,
-            "flops": dict(card.flops),
-            "link": link_bandwidth(card),
-            "direct": card.link_bandwidth is not None,
-            "family": card.family,
-            "constants": {
-                f.name: getattr(calibration, f.name)
-                for f in fields(calibration) if isinstance(getattr(calibration, f.name), float)
+def _heads(target: Model) -> Iterator[tuple[str, dict[str, Any]]]:
+    for kind, make in HEADS.items():
+        try:
+            head = make(target)
+        except SpecplanError:  # a target without the layers that such a head is made from
+            continue
+        shapes = {tp: pass_shape(head, tp, head_of=target) for tp in RANKS if _takes(target, tp) and _takes(head, tp)}
+        yield (
+            kind,
+            {
+                str(tp): shape_values(shape)
+                | ({"later": shape_values(without(shape, "fc"))} if kind == "eagle3" else {})
+                for tp, shape in shapes.items()
             },
-            "laws": {name: None if on.laws is None else self._laws(on.laws) for name, on in runs.items()},
-            "notes": {name: on.notes for name, on in runs.items()},
-            "band": {name: (found.low, found.high, found.basis) for name, on in runs.items() if (found := band(on))},
-        }  # fmt: skip
-
-    def _laws(self, laws: KernelLaws) -> str:
-        name = f"{laws.card}/{laws.engine}"
-        if name not in self.laws:
-            kinds = ("gemm", "attention", "latent", "experts", "recurrent")
-            self.laws[name] = {
-                **{kind: {key: _law(law) for key, law in getattr(laws, kind).items()} for kind in kinds},
-                "reduce": None if laws.reduce is None else {str(n): knots for n, knots in laws.reduce.ranks.items()},
-                "glue_s": laws.glue_s,
-                "qk_norm_s": laws.qk_norm_s,
-                "source": laws.source,
-            }
-        return name
+        )
 
 
-def _law(law: Any) -> dict[str, Any]:
-    return {f.name: getattr(law, f.name) for f in fields(law) if f.name != "fit"}
+def shape_values(shape: PassShape) -> dict[str, Any]:
+    """The coefficients of a pass on one rank, with what its model stores and reads of the cache."""
+    model, tp, kv = shape.model, shape.tp, shape.kv_format
+    mixers = Counter(layer.mixer for layer in model.layers).items()
+    found: dict[str, Any] = {
+        f.name: values(getattr(shape, f.name)) for f in fields(shape) if f.name not in ("model", "kv_format")
+    }
+    return found | {
+        "hidden": model.hidden_size,
+        "read": _spans((span, n) for mixer, n in mixers for span in read_spans(mixer, kv, tp)),
+        "stored": _spans((span, n) for mixer, n in mixers for span in stored_spans(mixer, kv, tp)),
+        "recurrent_bytes": sum(n * recurrent_state_bytes(mixer, model, tp) for mixer, n in mixers),
+        "resident_bytes": resident_bytes(model, tp),
+        "bytes_per_parameter": streamed_bytes(model) / streamed_params(model),
+        "stored_as": (model.quantization or model.weight_format).name,
+        "weight_format": model.weight_format.name,
+        "maps_vocabulary": model.head_vocab_size is not None,
+    }
 
 
-def _engine(name: str) -> dict[str, Any]:
-    return asdict(ENGINES[name])
+def _spans(found: Iterable[tuple[Span, int]]) -> list[Any]:
+    """[bytes per entry of all layers, limit, rate] of equal spans."""
+    added: Counter[tuple[float, int]] = Counter()
+    for span, n in found:
+        added[span.limit, span.rate] += n * span.entry_bytes  # type: ignore[assignment]
+    return [[entry_bytes, *values(at)] for at, entry_bytes in added.items()]
 
 
-def _finite(limit: float) -> float | None:
-    return limit if math.isfinite(limit) else None
+def _takes(model: Model, tp: int) -> bool:
+    try:
+        require_ranks(model, tp)
+    except SpecplanError:
+        return False
+    return True
 
 
-def _spans(mixers: Mapping[Any, int], of: Any) -> list[tuple[float, float | None, int]]:
-    """(bytes per entry over all layers, limit, tokens per entry) of a model's layers."""
-    found: dict[tuple[float, int], float] = {}
-    for mixer, n in mixers.items():
-        span: Span
-        for span in of(mixer):
-            found[span.limit, span.rate] = found.get((span.limit, span.rate), 0.0) + n * span.entry_bytes
-    return [(size, _finite(limit), rate) for (limit, rate), size in found.items()]
+def _memory(card: Accelerator) -> float | None:
+    return card.memory_torch_bytes or card.memory_driver_bytes
+
+
+def _card(card: Accelerator, laws: list[KernelLaws]) -> dict[str, Any]:
+    rates = {key: next((card.flops[f] for f in (key, *same) if f in card.flops), None) for key, same in _RATES.items()}
+    on = machine(card)
+    return {
+        "family": card.family,
+        "vendor": card.vendor,
+        "memory": _memory(card),
+        "memory_seen_by": "torch" if card.memory_torch_bytes else "driver",
+        "bandwidth": card.bandwidth,
+        "flops": dict(card.flops),
+        "rates": {key: rate for key, rate in rates.items() if rate is not None},
+        "link_bandwidth": link_bandwidth(card),
+        "has_links": card.link_bandwidth is not None,
+        "calibration": values(on.calibration) | {"sources": None},
+        "laws": {engine: laws.index(law) for engine, law in card.kernels.items()},
+        "engines": {name: _on(card, name) for name in ENGINES},
+    }
+
+
+_RATES: Final = {key: SAME_RATE.get(key, ()) for key in ("bfloat16", "fp8", "fp8-block", "nvfp4", "mxfp4", "int4")}
+
+
+def _on(card: Accelerator, engine: str) -> dict[str, Any]:
+    """What the card's modelled times rest on under an engine, and how far they may be off."""
+    one, many = machine(card, engine), machine(card, engine, 2)
+    found = band(one)
+    return {
+        "band": [found.low, found.high, found.basis],
+        "times_from": times_from(one),
+        "notes": list(one.notes),
+        "notes_of_ranks": [note for note in many.notes if note not in one.notes],
+    }

@@ -30,7 +30,7 @@ def show(text: str, port: int, tell: Callable[[str], None]) -> None:
     try:
         server = HTTPServer(("127.0.0.1", port), Handler)
     except (OSError, OverflowError) as error:
-        raise InputError(f"--serve {port}: this port cannot be had ({error}); name another one, or 0") from None
+        raise InputError(f"--port {port}: this port cannot be had ({error}); name another one, or 0") from None
     with server:
         tell(f"http://127.0.0.1:{server.server_port}/")
         server.serve_forever()

@@ -334,7 +334,7 @@ def _kernels(
 
     def peak(key: str) -> float:
         # A format that the card multiplies at the rate of another (blocks of FP8, MXFP4 in NVFP4's units).
-        return next((card.flops[f] for f in (key, *_SAME_RATE.get(key, ())) if f in card.flops), plain)
+        return next((card.flops[f] for f in (key, *SAME_RATE.get(key, ())) if f in card.flops), plain)
 
     peaks = Peaks(bandwidth=card.bandwidth, flops=peak, link_bandwidth=link_bandwidth(card))
     at = pass_point(batch, width, context_len, scored, on.engine.padded)
@@ -347,7 +347,7 @@ def _kernels(
     )
 
 
-_SAME_RATE: Final = {"fp8-block": ("fp8",), "mxfp4": ("nvfp4",)}
+SAME_RATE: Final = {"fp8-block": ("fp8",), "mxfp4": ("nvfp4",)}
 
 
 def _terms(kernels: tuple[KernelTime, ...]) -> PassTerms:
