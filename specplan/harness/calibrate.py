@@ -292,10 +292,11 @@ def launch_reading(device: torch.device, repeats: int, kernels: int = 200) -> La
     kernel = _times(many, device, repeats)[0] / kernels
     graphed = None
     if device.type == "cuda":
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            many()
-        graphed = _times(graph.replay, device, repeats)[0] / kernels
+        with torch.cuda.device(device):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                many()
+            graphed = _times(graph.replay, device, repeats)[0] / kernels
     return LaunchReading(kernel_s=kernel, graphed_kernel_s=graphed, layer_s=_layer_s(device, repeats))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from specplan.errors import InputError
 from specplan.harness.causal_lm import CausalLM
 from specplan.harness.llama import Llama
 
@@ -63,15 +64,25 @@ class GraphedPass:
         return logits
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call] # torch leaves it untyped
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._eager()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.logits = self._eager()
+        """The graph, on the model's own card; memory that does not suffice is one line."""
+        device = self._model.device
+        try:
+            with torch.cuda.device(device):
+                side = torch.cuda.Stream()  # type: ignore[no-untyped-call] # torch leaves it untyped
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(3):
+                        self._eager()
+                torch.cuda.current_stream().wait_stream(side)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    self.logits = self._eager()
+        except torch.cuda.OutOfMemoryError:
+            rows, width = self.tokens.shape
+            raise InputError(
+                f"{device}: no memory left to capture a pass of {rows} x {width} positions behind {self.context_len} "
+                "tokens; take a smaller batch, width or context"
+            ) from None
         return graph
 
     def __call__(self) -> None:
@@ -79,7 +90,8 @@ class GraphedPass:
         if self._graph is None:
             self._eager()
         else:
-            self._graph.replay()
+            with torch.cuda.device(self._model.device):
+                self._graph.replay()
 
 
 class AppendedPass:
