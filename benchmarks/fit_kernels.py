@@ -58,6 +58,12 @@ EXPERT_FORMATS: Final = {**GEMM_FORMATS, "w4a16_mxfp4": "mxfp4"}
 STORED: Final = {"fp8-block": "fp8-block128", "int4": "int4-gptq-g128"}
 UNGATED: Final = {(2688, 1856, 128), (2048, 5120, 512), (1024, 2688, 512), (4096, 2688, 512), (8192, 5120, 512)}
 """Shapes (hidden, inter, experts) of experts with two matrices instead of three (Nemotron)."""
+TUNED: Final = {
+    ("a100-sxm-80gb", "vllm", "bfloat16"): ((8, 1792), (8, 2048), (8, 3584), (8, 4096), (8, 7168), (128, 192))
+}
+"""(experts, width on a rank) that an engine brings settings for: vLLM 0.32's files of its fused experts, by name.
+
+Others run its defaults, up to half as fast again. Where one law holds both within its limit, nothing stands here."""
 SHAPE: Final = ("hidden_size", "inter_size", "num_experts")
 ROWS: Final = (1, 16, 64, 128, 256, 512, 1024)
 EXPERT_ROWS: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 64)
@@ -305,11 +311,11 @@ def padded_width(width: FloatArray, key: str) -> FloatArray:
     return np.ceil(width / EXPERT_TILE) * EXPERT_TILE if key.startswith(("mxfp4", "nvfp4", "int4")) else width
 
 
-def fit_experts(source: Source, table: Table, key: str) -> ExpertsLaw | None:
+def fit_experts(source: Source, engine: str, table: Table, key: str) -> ExpertsLaw | None:
     """Fused routed experts under even and skewed routing alike, divided by their width, up to 1024 tokens and 16 ranks.
 
     Of the kernels that an engine chooses among by shape, the one that most gated shapes take; with ``-ungated`` in the
-    key the one of two matrices, where that is another.
+    key the one of two matrices, where that is another, and with ``-tuned`` the shapes of `TUNED`.
     """
     names = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size")
     kernel = np.array([str(k) for k in table["kernel_source"]])
@@ -322,13 +328,16 @@ def fit_experts(source: Source, table: Table, key: str) -> ExpertsLaw | None:
         & ~np.char.count(kernel, "min_latency").astype(bool)
     )
     two = np.array([shape in UNGATED for shape in zip(*(table[n] for n in SHAPE), strict=True)], bool)
-    asked, key = key, key.removesuffix("-ungated")
+    asked, key = key, key.removesuffix("-ungated").removesuffix("-tuned")
     common = Counter(kernel[chosen & ~two]).most_common(1)
     main = common[0][0] if common else ""
+    shapes = TUNED.get((source.card.name, engine, key), ())
+    widths = zip(table["num_experts"], table["inter_size"] / table["moe_tp_size"], strict=True)
+    listed = np.array([shape in shapes for shape in widths], bool)
     if "-ungated" in asked:
         chosen &= two & (kernel != main)
     elif main:
-        chosen &= kernel == main
+        chosen &= (kernel == main) & (listed & ~two if "-tuned" in asked else ~listed)
     table = where(table, chosen)
     if table["latency"].size < 100:
         return None
@@ -365,7 +374,7 @@ def fit_experts(source: Source, table: Table, key: str) -> ExpertsLaw | None:
         [0.5, 0.02, 0, 0.01, 0, 0.05, *low],
         [300, 2, 10, 2, 500, 4] + [0.5] * len(low),
     )
-    return ExpertsLaw(**{**_plain(law(x)), "fit": fit})
+    return ExpertsLaw(**{**_plain(law(x)), "shapes": shapes if "-tuned" in asked else (), "fit": fit})
 
 
 def fit_recurrent(source: Source, table: Table) -> RecurrentLaw | None:
@@ -441,6 +450,7 @@ def _plain(law: Any) -> dict[str, Any]:
 
 def laws(source: Source, engine: str, only: list[str]) -> Iterator[tuple[str, str, str, Any]]:
     """(kind, key, version, law) of an engine; each from the first version that measured it."""
+    tuned = {f"{k}-tuned": ("moe_dtype", k) for card, runs, k in TUNED if (card, runs) == (source.card.name, engine)}
     kinds: list[tuple[str, str, str, dict[str, Any]]] = [
         ("gemm", "gemm", "gemm", {key: ("gemm_dtype", name) for name, key in GEMM_FORMATS.items()}),
         (
@@ -460,7 +470,8 @@ def laws(source: Source, engine: str, only: list[str]) -> Iterator[tuple[str, st
             "experts",
             "moe",
             "moe",
-            {f"{key}{two}": ("moe_dtype", name) for name, key in EXPERT_FORMATS.items() for two in ("", "-ungated")},
+            {f"{key}{two}": ("moe_dtype", name) for name, key in EXPERT_FORMATS.items() for two in ("", "-ungated")}
+            | tuned,
         ),
         ("recurrent", "linear_attention", "gdn", {"gated_delta_net": ("phase", "generation")}),
         ("recurrent", "kda", "kda", {"kda": ("phase", "generation")}),
@@ -478,14 +489,14 @@ def laws(source: Source, engine: str, only: list[str]) -> Iterator[tuple[str, st
             for key in missing:
                 column, value = keys[key]
                 rows = table if column not in table else where(table, table[column] == value)
-                law = fit(source, rows, kind, key) if rows["latency"].size else None
+                law = fit(source, engine, rows, kind, key) if rows["latency"].size else None
                 if law is not None and not (kind == "gemm" and law.fixed_s > MOST_FLOOR_S):
                     found.add(key)
                     whole = whole or kind == "latent"
                     yield kind, key, version, law
 
 
-def fit(source: Source, table: Table, kind: str, key: str) -> Any:
+def fit(source: Source, engine: str, table: Table, kind: str, key: str) -> Any:
     """The law of one kind on the rows of one format."""
     match kind:
         case "gemm":
@@ -495,7 +506,7 @@ def fit(source: Source, table: Table, kind: str, key: str) -> Any:
         case "latent":
             return fit_latent(source, table, key)
         case "experts":
-            return fit_experts(source, table, key)
+            return fit_experts(source, engine, table, key)
         case "recurrent":
             return fit_recurrent(source, table)
         case _:

@@ -547,7 +547,10 @@ def _latent_times(k: LatentKernel, laws: KernelLaws, peaks: Peaks, at: PassPoint
 
 def _experts_time(e: ExpertsKernel, laws: KernelLaws, peaks: Peaks, at: PassPoint, hidden: int) -> KernelTime:
     key = law_key(e.format)
-    law = (None if e.gated else laws.experts.get(f"{key}-ungated")) or laws.experts.get(key) or laws.experts["bfloat16"]
+    own = laws.experts.get(f"{key}-tuned" if e.gated else f"{key}-ungated")
+    if own is not None and e.gated and (e.experts, e.expert_params / (3 * hidden)) not in own.shapes:
+        own = None
+    law = own or laws.experts.get(key) or laws.experts["bfloat16"]
     flops = peaks.flops(key if key in laws.experts and key not in ("int4", "mxfp4") else "bfloat16")
     size = e.expert_params * e.format.bytes
     shape = (e.experts, e.per_token, size, e.expert_params, hidden)

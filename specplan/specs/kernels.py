@@ -92,7 +92,7 @@ def _plain(made: type, law: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in law.items():
         if name == "fit":
             out[name] = Fit(**value)
-        elif name in ("shares", "positions", "rows"):
+        elif name in ("shares", "positions", "rows", "shapes"):
             out[name] = _pairs(value)
         elif name in known:
             out[name] = _positive(value, name)
@@ -110,7 +110,7 @@ def _positive(value: Any, name: str) -> float:
     return number
 
 
-_VARIANTS: Final = ("core", "-kv8", "-window", "-ungated")
+_VARIANTS: Final = ("core", "-kv8", "-window", "-ungated", "-tuned")
 """What a key is called under which one engine's own kernel was measured: no other engine runs it."""
 
 

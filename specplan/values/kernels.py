@@ -75,6 +75,8 @@ class ExpertsLaw:
 
     ``spread`` scales how fast more tokens touch more experts: 1 is uniform routing. ``rows`` pairs rows per expert
     (tokens times experts of a token over experts) with a factor on everything above the floor: tiles fill with them.
+    ``shapes``, under a key that ends in ``-tuned``, are the (experts, width on a rank) that an engine brings settings
+    for; all others run its defaults and the law of the key itself.
     """
 
     fixed_s: float
@@ -84,6 +86,7 @@ class ExpertsLaw:
     row_s: float
     spread: float
     rows: tuple[tuple[float, float], ...] = ()
+    shapes: tuple[tuple[float, float], ...] = ()
     fit: Fit | None = None
 
 

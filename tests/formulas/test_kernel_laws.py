@@ -167,3 +167,23 @@ def test_sglang_adds_the_projections_of_a_latent_block_to_its_core():
     assert not {"o_proj", "kv_b_proj"} & set(found["vllm"])
     whole = sum(v for k, v in found["sglang"].items() if "proj" in k or "latent" in k)
     assert whole == pytest.approx(found["vllm"]["latent attention"], rel=0.35)
+
+
+def test_shapes_that_an_engine_brings_settings_for_take_the_law_fitted_to_them():
+    on = machine(load_accelerator("a100-sxm-80gb"), "vllm", 2)
+    laws = on.laws
+    assert laws is not None
+    tuned = laws.experts["bfloat16-tuned"]
+    assert (8, 14336 / 2) in tuned.shapes
+    assert (8, 14336) not in tuned.shapes
+    others = {k: v for k, v in laws.experts.items() if k != "bfloat16-tuned"}
+
+    def experts(tp: int, *, told_apart: bool) -> float:
+        given = laws if told_apart else replace(laws, experts=others)
+        shape = pass_shape(load_model("mixtral-8x7b"), tp)
+        return float(floors(pass_time(replace(on, tp=tp, laws=given), shape, 128).kernels)["experts"][1])
+
+    assert experts(2, told_apart=True) < 0.8 * experts(2, told_apart=False)
+    assert experts(1, told_apart=True) == experts(1, told_apart=False)
+    # What one engine's files name is no other engine's: nobody borrows it.
+    assert "bfloat16-tuned" not in load_accelerator("a100-sxm-80gb").kernels["sglang"].experts
