@@ -76,7 +76,7 @@ def measure(
             temperature=temperature,
             seed=seed,
             key_variable=key_variable,
-            yes=yes,
+            sends=yes or limit is not None,
             json=json,
         )
         return
@@ -114,7 +114,7 @@ def measure(
         threads=threads,
         seed=seed,
         runner=runner,
-        seconds=100.0 if demo and seconds is None and limit is None and not tiny else seconds,
+        seconds=100.0 if demo and runner == "own" and seconds is None and limit is None and not tiny else seconds,
     )
     with Bars(early=True) as bars:
         found = run_job(job, folder, progress=bars.update)
@@ -157,7 +157,7 @@ def _measure_server(
     temperature: float,
     seed: int,
     key_variable: str | None,
-    yes: bool,
+    sends: bool,
     json: bool,
 ) -> None:
     """Measure a running server, or say what would be sent."""
@@ -202,7 +202,7 @@ def _measure_server(
         "temperature": temperature,
         "seed": seed,
     }
-    if not yes and limit is None:
+    if not sends:
         if json:
             typer.echo(render(server_document(inputs, job.cost())))
             return

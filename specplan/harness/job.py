@@ -56,6 +56,10 @@ class MeasureJob:
                 raise InputError(f"--{name} {count}: must be at least 1")
         if self.seconds is not None and not 1 <= self.seconds < float("inf"):
             raise InputError(f"--seconds {self.seconds:g}: must be at least 1")
+        if self.seconds is not None and self.runner != "own":
+            raise InputError(
+                f"--seconds {self.seconds:g}: budgets the loop of this package; leave out --runner {self.runner}"
+            )
         if not 0 <= self.temperature < float("inf"):
             raise InputError(f"--temperature {self.temperature}: must be a number of at least 0")
         for name, value, known in (

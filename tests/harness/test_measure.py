@@ -392,7 +392,7 @@ def test_the_shipped_sets_hold_forty_prompts_each() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"max_tokens": 0}, {"batch": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"dtype": "int3"},
-     {"rule": "fast"}, {"limit": -1}],
+     {"rule": "fast"}, {"limit": -1}, {"seconds": 0.5}, {"seconds": 9.0, "runner": "vllm"}],
     ids=str,
 )  # fmt: skip
 def test_a_job_that_cannot_run_is_refused_before_anything_is_loaded(wrong: dict) -> None:

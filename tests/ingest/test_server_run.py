@@ -122,6 +122,7 @@ def test_nothing_is_sent_before_yes_and_the_cost_is_what_is_sent(
     with served(drafts) as root:
         common = ["measure", "--server", root, "--prompts", prompt_file(tmp_path), "--max-tokens", "9", "--json"]
         said = json.loads(told(common, capsys))
+        assert not json.loads(told([*common, "--tiny"], capsys))["sent"]  # fewer prompts are no leave to send them
         assert not drafts.asked
         assert not said["sent"]
         told([*common, "--yes", "-o", str(tmp_path / "run")], capsys)
