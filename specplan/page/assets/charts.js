@@ -193,8 +193,8 @@ export function drawMemory(data, found) {
     marker: { color: colour, line: { color: colours.paper, width: 1 } },
     ...hover(`${name}: %{x:.2f} GiB<br>${formula}<br>${kind}`),
   }));
-  traces.push(lines([0, 1, 2, 3, 4].map(() => card.memory / GIB), [-0.28, 0.28, null, 0.72, 1.28], colours.mark, {
-    line: { color: colours.mark, width: 2 }, showlegend: false,
+  traces.push(lines([0, 1, 2, 3, 4].map(() => card.memory / GIB), [-0.36, 0.36, null, 0.64, 1.36], colours.ink, {
+    line: { color: colours.ink, width: 2 }, showlegend: false,
     ...hover(`memory of the card: %{x:.2f} GiB<br>as ${card.memory_seen_by} reports it<br>measured`),
   }));
   const most = Math.max(card.memory, plain.weights + data.workspace, drafted.weights + data.workspace) / GIB;

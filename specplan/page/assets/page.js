@@ -32,25 +32,37 @@ let data;
 let setting = { ...FIRST };
 let waiting = 0;
 
-/** The setting that the address holds; what it does not name, or names wrongly, is as at first. */
+/** What was asked and cannot be had, in words: shown until a figure is pointed at. */
+let replaced = [];
+const replace = (of, name, by) => {
+  replaced.push(`${name} ${of[name]} cannot be had here: shown is ${by}.`);
+  of[name] = by;
+};
+
+/** The setting that the address holds; what it does not name is as at first, and what it names wrongly is told. */
 function fromAddress() {
-  const given = new URLSearchParams(location.hash.slice(1));
+  const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const found = { ...FIRST };
-  for (const name of SELECTS) if (given.has(name)) found[name] = name === "tp" ? Number(given.get(name)) : given.get(name);
+  for (const name of Object.keys(FIRST)) if (Object.hasOwn(given, name)) found[name] = given[name];
+  found.tp = Number(found.tp);
   for (const [name, { least, most, whole }] of Object.entries(SLIDERS)) {
-    const value = given.has(name) ? Number(given.get(name)) : NaN;
+    const value = Number(found[name]);
     if (value >= least && value <= most && (!whole || Number.isInteger(value))) found[name] = value;
+    else replace(found, name, FIRST[name]);
   }
-  for (const [name, among] of [["target", data.models], ["card", data.cards], ["engine", data.engines]]) {
-    if (!Object.hasOwn(among, found[name])) found[name] = FIRST[name];
+  const layers = { modelled: true, roofline: true };
+  for (const [name, among] of Object.entries({ target: data.models, card: data.cards, engine: data.engines, layer: layers })) {
+    if (!Object.hasOwn(among, found[name])) replace(found, name, FIRST[name]);
   }
-  if (!["modelled", "roofline"].includes(found.layer)) found.layer = FIRST.layer;
   return found;
 }
 
+let noting = 0;
+/** Browsers refuse an address that changes too often: it is written once the sliders rest. */
 function toAddress() {
   const parts = Object.keys(FIRST).map((name) => [name, String(setting[name])]);
-  history.replaceState(null, "", `#${new URLSearchParams(parts)}`);
+  clearTimeout(noting);
+  noting = setTimeout(() => history.replaceState(null, "", `#${new URLSearchParams(parts)}`), 200);
 }
 
 function fill(select, options, chosen) {
@@ -71,9 +83,9 @@ function fill(select, options, chosen) {
 /** What the selects offer, and where the sliders stand; a choice that a new target rules out moves to the nearest one. */
 function showSetting() {
   const ranks = Object.keys(data.models[setting.target].ranks).map(Number);
-  if (!ranks.includes(setting.tp)) setting.tp = ranks.filter((n) => n <= setting.tp).pop() ?? ranks[0];
+  if (!ranks.includes(setting.tp)) replace(setting, "tp", ranks.filter((n) => n <= setting.tp).pop() ?? ranks[0]);
   const drafts = draftsOf(data, setting);
-  if (!drafts.some(([value]) => value === setting.draft)) setting.draft = "ngram";
+  if (!drafts.some(([value]) => value === setting.draft)) replace(setting, "draft", "ngram");
   fill($("target"), Object.keys(data.models).map((name) => [name, name]), setting.target);
   fill($("draft"), drafts, setting.draft);
   const cards = Object.entries(data.cards).map(([name, card]) => [name, name, card.vendor]);
@@ -82,6 +94,8 @@ function showSetting() {
   fill($("engine"), Object.entries(data.engines).map(([name, e]) => [name, `${name} (${e.version})`]), setting.engine);
   $("layer").value = setting.layer;
   for (const name of Object.keys(SLIDERS)) showSlider(name);
+  if (replaced.length) $("told").textContent = replaced.join(" ");
+  replaced = [];
 }
 
 function showSlider(name) {
