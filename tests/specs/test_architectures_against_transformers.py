@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import warnings
 from collections import Counter
@@ -33,12 +34,17 @@ CAUSAL = recorded()["causal_lm"]
 _OUTSIDE = re.compile(r"vision|visual|audio|multi_modal|image_embed|whisper|adaptor|projector\.|\bencoder\.")
 
 
+# Decoders that transformers reaches only through a wrapper's text config.
+_OWN_CLASSES = {"mistral4": "Mistral4ForCausalLM"}
+
+
 def build(model_type: str, **fields: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = CONFIG_MAPPING[model_type](**fields)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config)
+            own = _OWN_CLASSES.get(model_type)
+            return AutoModelForCausalLM.from_config(config) if own is None else getattr(transformers, own)(config)
 
 
 def config_of(model: Any) -> dict[str, Any]:
@@ -286,6 +292,68 @@ def _other_values(name: str, default: Any, *, small: bool) -> list[Any]:
     if default is None and ("size" in name or "num" in name or name in ("head_dim", "n_inner", "q_lora_rank")):
         return [64]
     return []
+
+
+# Several fields at once, where one alone could be read by chance.
+_QUICK = ("llama", "gemma2", "qwen2_moe", "deepseek_v2", "mamba2", "gpt2", "glm4_moe", "olmo2", "phimoe", "mistral4")
+
+
+@pytest.mark.parametrize("model_type", _QUICK)
+def test_random_perturbations_stay_exact(model_type: str) -> None:
+    assert perturbed(model_type) == (3, {})
+
+
+@pytest.mark.slow
+def test_random_perturbations_stay_exact_for_every_architecture() -> None:
+    found = {t: perturbed(t) for t in sorted(set(FAMILIES) & {*CAUSAL, *_OWN_CLASSES})}
+    assert [f"{t} {of}: {wrong}" for t, (_, found_wrong) in found.items() for of, wrong in found_wrong.items()] == []
+    few = {t for t, (valid, _) in found.items() if valid < 3}
+    assert len(few) <= 12, few  # types whose classes take few combinations
+
+
+def perturbed(model_type: str, wanted: int = 3, tries: int = 60) -> tuple[int, dict[str, Any]]:
+    """Valid configs of several random fields: how many were tried, and those whose counts differ from the modules'."""
+    chance = random.Random(model_type)  # noqa: S311 - a seed, no secret
+    fields = {
+        name: values
+        for name, default in recorded()["types"][model_type]["defaults"].items()
+        if (values := _perturbations(name, default, chance)) and not any((model_type, name) == k for k in _SET_ASIDE)
+    }
+    valid, wrong = 0, {}
+    for _ in range(tries):
+        if valid == wanted:
+            break
+        names = chance.sample(sorted(fields), min(len(fields), chance.randint(2, 4)))
+        chosen = {name: chance.choice(fields[name]) for name in names}
+        try:
+            model = build(model_type, **chosen)
+        except Exception:  # noqa: S112 - not a valid config
+            continue
+        try:
+            difference = compare(config_of(model), structural_split(model))
+        except SpecplanError as error:
+            if any(words in str(error) for words in _IMPOSSIBLE):
+                continue
+            difference = {str(error): (0, 0)}
+        valid += 1
+        if difference:
+            wrong[str(chosen)] = difference
+    return valid, wrong
+
+
+_IMPOSSIBLE = ("not a multiple", "more than the", "entries for")
+"""Shapes that no attention or router can have, and lists that were not made for the layers."""
+_SET_ASIDE = frozenset((known, field.partition("=")[0]) for known, field in _KNOWN_VARIANTS)
+
+
+def _perturbations(name: str, default: Any, chance: random.Random) -> list[Any]:
+    if name == "vocab_size":
+        return [chance.randrange(1000, 9000)]
+    if name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+        return [] if not isinstance(default, int) or default < 2 else [2, 3, 5]
+    if isinstance(default, int) and not isinstance(default, bool) and default > 1:
+        return [value for value in (default // 2, default * 2, default * 3) if value > 1 and value < 2**20]
+    return _other_values(name, default, small=False)
 
 
 def test_roles_of_stored_tensors_follow_from_their_names() -> None:

@@ -55,9 +55,8 @@ def bits_of(model: Model) -> dict[str, set[str]]:
         ({"quant_method": "fbgemm_fp8"}, "fp8", 8),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4-awq-g128", 4 + 20 / 128),
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, "int4-awq-g64", 4 + 20 / 64),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}, "int4-gptq-g128", 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}, "int4-gptq-g128", 4 + 20 / 128),
         ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "int8-gptq-g32", 8 + 24 / 32),
-        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4-gptq", 4),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", 8),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb-nf4-single", 4.5),
         (

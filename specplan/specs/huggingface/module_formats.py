@@ -16,7 +16,7 @@ from specplan.formulas.parameters import layer_weights
 from specplan.specs.huggingface.fields import Fields
 from specplan.specs.huggingface.module_names import Part, layer_parts
 from specplan.specs.huggingface.quantization import Quantization, Rule
-from specplan.values.formats import NumberFormat, mixed, per_row
+from specplan.values.formats import NumberFormat, adjusted, mixed, per_row
 from specplan.values.model import Layer, Model
 
 MAX_PATTERN_LENGTH: Final = 300
@@ -190,7 +190,11 @@ def _formats_of(
         if order == _NOTHING[0]:
             by_component = defaults.get(component, q.default if not q.only or component in q.only else None)
             fmt = by_component if component in COMPONENTS or component == "router" else None
-        return plain if fmt is None else per_row(fmt, part.inputs)
+        if fmt is None:
+            return plain
+        fmt = per_row(fmt, part.inputs)
+        rows = part.size // part.inputs if q.ordered and part.inputs else 0
+        return adjusted(fmt, fmt.bits + 32 / rows) if rows else fmt
 
     for part in parts:
         component = part.key.partition(".")[0]

@@ -40,6 +40,8 @@ class Quantization:
         The output head gets the default too.
     every : bool
         Router, embedding and head get it too (MLX).
+    ordered : bool
+        Each module comes with the group of every input row (GPTQ's ``desc_act``), 32 bits a row.
     """
 
     default: NumberFormat | None
@@ -48,6 +50,7 @@ class Quantization:
     components: tuple[tuple[str, NumberFormat], ...] = ()
     head: bool = False
     every: bool = False
+    ordered: bool = False
 
 
 def _plain(names: Iterable[str], dialect: str = "") -> tuple[Rule, ...]:
@@ -95,8 +98,8 @@ def _integers(f: Fields, block: Mapping[str, Any], kind: str, bits: int = 4, siz
     if f.whole(stated, "quantization_config.bits") == 16:
         return None
     name = next((n for n in ("q_group_size", "group_size") if n in block), "group_size")
-    bits = _bits(f, {"bits": stated}, "bits", bits)
-    return grouped(bits, kind, _group(f, block, name, size))
+    bits, group = _bits(f, {"bits": stated}, "bits", bits), _group(f, block, name, size)
+    return grouped(bits, kind, group) if group > 0 else channelwise(f"int{bits}")
 
 
 def _awq(f: Fields, block: Mapping[str, Any]) -> Quantization:
@@ -127,7 +130,7 @@ def _gptq(f: Fields, block: Mapping[str, Any]) -> Quantization:
         only = False
     rules += _plain(_names(block, "modules_to_not_convert"))
     head = block.get("lm_head") is True and not only
-    return Quantization(default=default, rules=tuple(rules), head=head)
+    return Quantization(default=default, rules=tuple(rules), head=head, ordered=block.get("desc_act") is True)
 
 
 def _auto_round(f: Fields, block: Mapping[str, Any]) -> Quantization:
@@ -197,7 +200,10 @@ def _compressed_tensors(f: Fields, block: Mapping[str, Any]) -> Quantization:
     if not isinstance(groups, dict) or not groups:
         f.assume("quant_method compressed-tensors without config_groups: bytes are counted at the plain dtype")
         return Quantization(default=None)
-    rules: list[Rule] = list(_plain(_names(block, "ignore")))
+    # Names are of single modules: one of a block of modules spares none of them.
+    rules: list[Rule] = list(
+        _plain(n for n in _names(block, "ignore") if n.rpartition(".")[2] not in _BLOCKS_OF_MODULES)
+    )
     default: NumberFormat | None = None
     found = 0
     for group in groups.values():
@@ -214,6 +220,7 @@ def _compressed_tensors(f: Fields, block: Mapping[str, Any]) -> Quantization:
     return Quantization(default=default if found else None, rules=tuple(rules) if found else ())
 
 
+_BLOCKS_OF_MODULES: Final = ("linear_attn", "self_attn", "attention", "mlp", "feed_forward", "block_sparse_moe")
 _LINEAR_CLASSES: Final = (
     "Linear",
     "LinearBase",
