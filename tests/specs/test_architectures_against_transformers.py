@@ -252,6 +252,9 @@ _KNOWN_VARIANTS = {
     ("xglm", "add_cross_attention=True"),
     ("xlstm", "use_bias=True"),
     ("zamba", "tie_word_embeddings=False"),
+    ("gpt_bigcode", "add_cross_attention=True"),  # refused
+    ("ctrl", "n_head=48"),  # heads that do not divide the width, which the modules keep whole
+    ("zamba2", "n_mamba_heads=24"),
 }
 
 
@@ -308,7 +311,7 @@ def test_random_perturbations_stay_exact_for_every_architecture() -> None:
     found = {t: perturbed(t) for t in sorted(set(FAMILIES) & {*CAUSAL, *_OWN_CLASSES})}
     assert [f"{t} {of}: {wrong}" for t, (_, found_wrong) in found.items() for of, wrong in found_wrong.items()] == []
     few = {t for t, (valid, _) in found.items() if valid < 3}
-    assert len(few) <= 12, few  # types whose classes take few combinations
+    assert len(few) <= 5, few  # types whose classes build nothing without fields that have no default
 
 
 def perturbed(model_type: str, wanted: int = 3, tries: int = 60) -> tuple[int, dict[str, Any]]:
@@ -341,8 +344,8 @@ def perturbed(model_type: str, wanted: int = 3, tries: int = 60) -> tuple[int, d
     return valid, wrong
 
 
-_IMPOSSIBLE = ("not a multiple", "more than the", "entries for")
-"""Shapes that no attention or router can have, and lists that were not made for the layers."""
+_IMPOSSIBLE = ("not a multiple", "more than the", "entries for", "is null, and the counts need it")
+"""Shapes that no attention or router can have, lists made for other layers, and sizes that a class leaves out."""
 _SET_ASIDE = frozenset((known, field.partition("=")[0]) for known, field in _KNOWN_VARIANTS)
 
 
