@@ -27,6 +27,8 @@ class Answer:
         Of the prompt and of the answer, as the server counts them.
     first_tokens : int
         Tokens that the first chunk brought: 1, the prefill's, unless the server says otherwise.
+    chunks : int
+        Pieces in which the answer's tokens came: steps of the engine that emitted, while the reader keeps up.
     began_s, first_s, decode_s : float
         Clock at sending; seconds from then to the first chunk, and from the first to the last.
     last : mapping
@@ -36,6 +38,7 @@ class Answer:
     prompt_tokens: int
     tokens: int
     first_tokens: int
+    chunks: int
     began_s: float
     first_s: float
     decode_s: float
@@ -113,6 +116,7 @@ def complete(root: str, path: str, body: Mapping[str, Any], *, key: str = "", ti
 def _timed(response: http.client.HTTPResponse, began: float, place: str) -> Answer:
     first = last = 0.0
     first_tokens = 1
+    emitted = chunks = 0
     told: dict[str, Any] = {}
     while line := response.readline(_LONGEST):
         now = time.perf_counter()
@@ -121,11 +125,13 @@ def _timed(response: http.client.HTTPResponse, began: float, place: str) -> Answ
         chunk = parse_json(data, f"{place}: a chunk of the stream", nan="unknown")
         if not isinstance(chunk, dict) or "error" in chunk:
             raise InputError(f"{place} broke off: {' '.join(str(chunk).split())[:300]}")
+        usage = chunk.get("usage")
+        so_far = int(usage.get("completion_tokens") or 0) if isinstance(usage, dict) else emitted + _text_of(chunk)
+        if so_far > emitted:
+            emitted, chunks = so_far, chunks + 1
         if _text_of(chunk):
             if not first:
-                first = now
-                usage = chunk.get("usage")
-                first_tokens = max(int(usage.get("completion_tokens") or 1), 1) if isinstance(usage, dict) else 1
+                first, first_tokens = now, max(so_far, 1)
             last = now
         elif first and chunk.get("choices"):
             last = now  # a token whose text is held back, or the end
@@ -138,6 +144,7 @@ def _timed(response: http.client.HTTPResponse, began: float, place: str) -> Answ
         prompt_tokens=int(counts[0] or 0),
         tokens=int(counts[1] or 0),
         first_tokens=first_tokens,
+        chunks=chunks,
         began_s=began,
         first_s=first - began,
         decode_s=last - first,

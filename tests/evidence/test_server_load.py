@@ -1,5 +1,7 @@
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,20 @@ def test_a_slower_server_does_not_agree(record):
 def test_a_document_of_another_form_is_one_line(record):
     with pytest.raises(InputError, match="requests and iterations"):
         agreements({"server": record["server"], "runs": [{}]})
+
+
+@pytest.mark.engine
+@pytest.mark.model
+@pytest.mark.slow
+def test_a_load_of_the_installed_server_agrees(tmp_path):
+    pytest.importorskip("vllm")
+    from specplan.harness.prompts import tokenizer_of
+    from specplan.harness.vllm_runner import checkpoint_folder
+
+    model = checkpoint_folder("smollm2-135m", tmp_path / "smollm2")
+    tokenizer_of("smollm2-135m").save_pretrained(str(model))
+    tool, out = Path(__file__).parents[2] / "tools" / "record_server.py", tmp_path / "load.json"
+    subprocess.run([sys.executable, str(tool), str(model), "--runs", "closed=4", "--requests", "24", "-o", str(out)],
+                   check=True)  # fmt: skip
+    (found,) = agreements(json.loads(out.read_text()))
+    assert found.agrees, {name: found.error(name) for name in BOUNDS}

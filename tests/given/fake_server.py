@@ -44,6 +44,7 @@ class FakeServer:
         self.counts = dict.fromkeys(("drafts", "drafted", "accepted", "tokens", "steps", "iterations", "prefills"), 0)
         self.at: list[int] = [0] * max(kappa, 1)
         self.step_s = 0.0
+        self.chunks = 0
         self.running: list[tuple[Iterator[tuple[int, int]], list[int], threading.Event]] = []
         self.lock = threading.Condition()
         self.stopped = False
@@ -137,6 +138,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:  # noqa: C901 
             self.stream(tokens, steps, body)
 
         def chunk(self, **fields: object) -> None:
+            server.chunks += bool(fields["choices"])
             self.wfile.write(f"data: {json.dumps(fields)}\n\n".encode())
             self.wfile.flush()
 

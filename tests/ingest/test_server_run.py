@@ -11,6 +11,7 @@ from fake_server import FakeServer, fates, served
 import specplan
 from specplan.cli.app import main
 from specplan.errors import InputError
+from specplan.ingest.completions import complete
 from specplan.ingest.read import read_origin
 from specplan.ingest.server_run import ServerJob, run_server
 from specplan.records.prompts import Prompt
@@ -52,6 +53,16 @@ def prompt_file(folder: Path) -> str:
     path = folder / "prompts.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     return str(path)
+
+
+@pytest.mark.parametrize("kappa", [0, KAPPA])
+def test_an_answers_chunks_are_those_that_brought_tokens(kappa: int) -> None:
+    body = {"prompt": "easy", "max_tokens": 20, "seed": 5}
+    server = FakeServer(kappa=kappa, alpha=alpha, law=lambda *_: 5e-2)
+    with served(server) as root:
+        answer = complete(root, "/v1/completions", body)
+    assert answer.tokens == 20
+    assert 1 < answer.chunks == server.chunks <= 1 + len(fates(5, 20, kappa, 0.9))
 
 
 def test_two_servers_are_measured_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
