@@ -114,7 +114,7 @@ def measure(
         threads=threads,
         seed=seed,
         runner=runner,
-        seconds=100.0 if demo and runner == "own" and seconds is None and limit is None and not tiny else seconds,
+        seconds=100.0 if demo and runner == "own" and seconds is None and limit is None else seconds,
     )
     with Bars(early=True) as bars:
         found = run_job(job, folder, progress=bars.update)
