@@ -31,7 +31,7 @@ def capacity(
     max_num_batched_tokens: str = typer.Option(
         None, "--max-num-batched-tokens", "--chunked-prefill-size", help="[default: the engine's]"
     ),
-    engine: str = typer.Option("vllm", "--engine", help="vllm; the scheduler of no other engine is simulated yet."),
+    engine: str = typer.Option("vllm", "--engine", help="Whose scheduler: vllm or sglang."),
     layer: str = typer.Option("modelled", "--layer", help="roofline or modelled."),
     jobs: int = typer.Option(1, "--jobs", "-j", help="Processes."),
     on: str = typer.Option("local", "--on", help="Where the searches run: local or ray."),

@@ -46,7 +46,7 @@ def simulate(
     prefix_caching: bool = typer.Option(True, "--enable-prefix-caching/--no-enable-prefix-caching"),
     long_prefill: int = typer.Option(0, "--long-prefill-token-threshold"),
     num_blocks: int = typer.Option(None, "--num-gpu-blocks-override", help="In place of the predicted pool."),
-    engine: str = typer.Option("vllm", "--engine", help="vllm; the scheduler of no other engine is simulated yet."),
+    engine: str = typer.Option("vllm", "--engine", help="Whose scheduler: vllm or sglang."),
     engine_version: str = options.ENGINE_VERSION,
     layer: str = options.LAYER,
     measured: list[str] = options.MEASURED,
