@@ -125,7 +125,7 @@ def _histogram_laws(t: "Tally") -> Iterable[Law]:
             yield from _same(f"tokens in the {name} histogram", tokens, total_name, total)
     at, reached = t.accepted_at, t.tested_at
     if at is not None and reached is not None:
-        longer = (*reached, *(0,) * (len(at) - len(reached)))
+        longer = (*reached, *(0,) * len(at))
         for i, (a, b) in enumerate(zip(at, longer, strict=False), 1):
             yield f"accepted <= tested at position {i}", a <= b, f"accepted {a}, tested {b}"
         for i, (a, b) in enumerate(zip((*at, *(0,) * len(reached)), reached[1:], strict=False), 1):

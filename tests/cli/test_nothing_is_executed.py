@@ -40,6 +40,16 @@ COMMANDS = {
     "measure": ("measure", "--target", "FOLDER", "-s", "ngram:k=2", "--prompts", "copy", "--tiny"),
     "measure with a draft": ("measure", "-s", "draft:model=FOLDER,k=2", "--prompts", "copy", "--tiny"),
     "replay": ("replay", "smollm2", "-s", "ngram:k=2", "--tokenizer", "FOLDER"),
+    "simulate": ("simulate", "FOLDER", "--rate", "1", "--input", "50", "--output", "9", "-n", "9"),
+    "simulate with a draft": (
+        *("simulate", "llama3-8b", "-s", "FOLDER:alpha=.5", "--rate", "1", "--input", "50", "--output", "9", "-n", "9"),
+    ),
+    "capacity": ("capacity", "FOLDER", "--rate", "1", "--input", "50", "--output", "9", "-n", "9"),
+    "tie": ("tie", "FOLDER", "-s", "ngram:alpha=.5", "-s", "FOLDER:alpha=.5"),
+    "validate": ("validate", "rows", "--rows", "FOLDER"),
+    "ingest": ("ingest", "FOLDER"),
+    "replay on a target": ("replay", "smollm2", "-s", "ngram:k=2", "--target", "FOLDER"),
+    "replay of a folder": ("replay", "FOLDER", "-s", "ngram:k=2"),
     "calibrate": ("calibrate", "--model", "FOLDER", "-o", "OUT.yaml", "--buffer", "1 MiB", "--repeats", "1"),
 }
 

@@ -8,6 +8,7 @@ import pytest
 
 from specplan.decide.compare import Cell, CompareReport, compare, pays_ranges
 from specplan.decide.cost import cost
+from specplan.decide.sensitivity import sensitivity
 from specplan.decide.step_setting import Setting, best_kappa, times
 from specplan.decide.step_source import loads, on_engine, step_time
 from specplan.errors import InputError
@@ -198,6 +199,27 @@ def test_sensitivity_is_sorted_by_what_moves_the_answer_most(big: CompareReport)
     assert by_name["alpha"].speedup_low < by_name["alpha"].speedup_high
     assert all(s.low <= s.best <= s.high for s in big.sensitivity)
     assert "eagle" in big.sensitivity_of
+
+
+def test_the_ends_of_a_swing_are_the_speedups_at_the_ends():
+    setting = Setting(target=SMALL, on=machine(H100))
+    at = {alpha: read_source(f"eagle:alpha={alpha}") for alpha in (0.65, 0.7, 0.75)}
+
+    def speedup(source: Source, context: int = 2048) -> float:
+        priced = on_engine(source, SMALL, setting.on.engine.name)
+        plain = times(setting, NO_SOURCE, loads(SMALL, NO_SOURCE, 1), 4, context, 0).step_s
+        return float(plain / times(setting, priced, loads(SMALL, priced, 1), 4, context, 3).per_token_s)
+
+    source = on_engine(at[0.7], SMALL, setting.on.engine.name)
+    swings = {s.name: s for s in sensitivity(setting, source, loads(SMALL, source, 1), 4, 2048, 3)}
+    alpha, context = swings["alpha"], swings["context"]
+    assert (alpha.low, alpha.best, alpha.high) == pytest.approx((0.65, 0.7, 0.75))
+    assert (alpha.speedup_low, alpha.speedup_high) == pytest.approx((speedup(at[0.65]), speedup(at[0.75])))
+    assert (context.speedup_low, context.speedup_high) == pytest.approx(
+        (speedup(at[0.7], 1024), speedup(at[0.7], 4096))
+    )
+    for s in swings.values():
+        assert s.low < s.best < s.high or s.best == 1, s.name
 
 
 def test_one_card_has_no_collective_to_be_sensitive_to():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specplan.decide.compare import Cell, CompareReport, compare
-from specplan.decide.offered import verdict
+from specplan.decide.offered import _least, verdict
 from specplan.formulas.emitted import expected_emitted
 from specplan.propose.spelling import read_source
 from specplan.specs.catalog import load_model
@@ -134,3 +134,11 @@ def test_the_band_of_a_ratio_is_that_of_its_step() -> None:
         assert cell.ratio_low / cell.ratio == pytest.approx(cell.speedup_low / cell.speedup)
         assert cell.ratio_high / cell.ratio == pytest.approx(cell.speedup_high / cell.speedup)
         assert cell.emitted_low == pytest.approx(float(expected_emitted(np.array(0.4), 2)))
+
+
+@pytest.mark.parametrize("least", [1e-6, 0.3, 0.999, 1.0])
+def test_the_least_share_is_where_a_condition_begins_to_hold(least: float):
+    found = _least(lambda share: share >= least)
+    assert found == pytest.approx(least, abs=1e-3)
+    assert found >= least
+    assert _least(lambda _: False) is None

@@ -102,6 +102,21 @@ def test_matmul_flops_are_two_per_parameter_that_a_token_meets(name: str):
     assert float(load.matmul_flops) == pytest.approx(2 * 15 * parameters.streamed_params(MODELS[name]), rel=1e-12)
 
 
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_activation_bytes_are_counted_by_hand(tp: int):
+    """Two bytes a value: eight rows of the hidden size, and on each rank its share of the heads and of the widths."""
+    layers = {
+        "dense": 3 * (32 * 128 + 8 * 256) + 5 * 14336,
+        "experts": 3 * (32 * 128 + 8 * 256) + 5 * 2 * 14336,
+        "latent": 3 * 16 * (128 + 64 + 128) + 5 * (6 * 1408 + 2816),
+    }
+    for name, inner in layers.items():
+        shape = pass_shape(MODELS[name], tp)
+        assert shape.activation_bytes == pytest.approx(4 * 2 * (8 * 4096 + inner / tp)), name
+        load = pass_load(shape, 3, 5, 1000)
+        assert float(load.activation_bytes) == pytest.approx(15 * shape.activation_bytes)
+
+
 def test_attention_flops_are_counted_by_hand():
     # Scores and mixtures: 2 FLOP x heads x (key + value size) per pair, per layer; a window limits the pairs.
     dense = 4 * 2 * 32 * 256 * 10_000 * 6

@@ -144,10 +144,12 @@ def test_at_temperature_1_a_killed_run_is_the_same_run(target: Llama, tmp_path: 
 
 
 @pytest.mark.slow
-def test_killed_at_20_random_moments_it_is_the_same_run(target: Llama, tmp_path: Path) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_killed_at_20_random_moments_it_is_the_same_run(target: Llama, tmp_path: Path, temperature: float) -> None:
     """A process that runs it is killed by SIGKILL, wherever it then is, until a run gets through."""
-    settings = dataclasses.replace(SETTINGS, temperature=1.0, max_tokens=40)
-    sources = [*SOURCES[:2], read_source("draft:drop=1,k=2,sample=probabilistic")]
+    settings = dataclasses.replace(SETTINGS, temperature=temperature, max_tokens=40)
+    sampled = ",sample=probabilistic" if temperature else ""
+    sources = [*SOURCES[:2], read_source(f"draft:drop=1,k=2{sampled}")]
 
     def forked(folder: Path) -> int:
         child = os.fork()

@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from specplan.ingest.logs import read_log
 from specplan.ingest.prometheus import Scrape, between, observations, parse_scrape
 from specplan.ingest.read import read_origin
 from specplan.ingest.responses import read_responses
-from specplan.ingest.rounded import recover_drafts
+from specplan.ingest.rounded import positions_behind, recover_drafts
 from specplan.records import StepRecord, StepWriter
 from specplan.records.tally import Tally
 
@@ -443,6 +444,46 @@ def test_llamacpp_totals_win_over_single_requests() -> None:
     assert seen.tally.steps == 134
 
 
+def test_llamacpp_totals_share_the_time_between_drafting_and_verifying() -> None:
+    # 134 steps emit 134 + 354 tokens behind the first, in 3 s; "dur" adds up to 808.828 ms of drafting.
+    done = (
+        "slot print_timing: id  0 | task 42 |        eval time =    3000.00 ms /   489 tokens (    6.13 ms per token)\n"
+    )
+    (seen,) = read_log((done + LLAMA_TOTALS).splitlines(), "log")
+    assert seen.step_s == pytest.approx(3.0 / 134)
+    assert seen.draft_share == pytest.approx(0.808828 / 3.0)
+
+
+@given(
+    drafts=st.integers(1, 9),
+    rates=st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.35, 0.4, 0.5, 0.6, 0.75, 1.0]), min_size=2, max_size=3),
+    accepted=st.integers(0, 27),
+    digits=st.integers(1, 2),
+    missing=st.integers(0, 1),
+)
+@settings(max_examples=400)
+def test_counts_behind_rounded_rates_are_those_that_can_be(
+    drafts: int, rates: list[float], accepted: int, digits: int, missing: int
+) -> None:
+    """All whole counts are tried: what is left bounds the tested tokens, and where none is, the figures are refused."""
+    fitting = [[n for n in range(drafts + 1) if abs(n / drafts - rate) <= 0.5000001 * 10**-digits] for rate in rates]
+    behind = [
+        range(max(fitting[-1], default=-1) + 1)
+    ] * missing  # no position is accepted more often than the one before
+    can_be = [counts for counts in product(*fitting, *behind) if sum(counts) == accepted]
+    if not can_be:
+        with pytest.raises(InputError, match="the rates by position belong to"):
+            positions_behind(drafts, drafts * (len(rates) + missing), accepted, rates, digits)
+        return
+    _, tested = positions_behind(drafts, drafts * (len(rates) + missing), accepted, rates, digits)
+    all_tested = [drafts + sum(counts[:-1]) for counts in can_be]
+    assert tested is not None
+    assert tested[0] <= min(all_tested)
+    assert max(all_tested) <= tested[1]
+    if not missing:
+        assert tested == (min(all_tested), max(all_tested))
+
+
 def test_old_llamacpp_lines_give_totals_only() -> None:
     (seen,) = read_log(["draft acceptance rate = 0.57576 (  171 accepted /   297 generated)"], "log")
     assert seen.tally is not None
@@ -513,6 +554,24 @@ def test_counters_of_llamacpps_tools() -> None:
     assert (seen.tally.drafted_tokens, seen.tally.accepted_tokens, seen.tally.emitted_tokens) == (267, 171, 203)
     assert seen.tally.steps == 32  # each pass emits one token of its own
     assert seen.tally.drafts is None
+
+
+LLAMACPP = {"llamacpp:n_drafted_total": 267, "llamacpp:n_accepted_total": 171}
+
+
+def _page(counters: dict[str, int]) -> Scrape:
+    return parse_scrape("".join(f"# TYPE {n} counter\n{n} {v}\n" for n, v in counters.items()), "page")
+
+
+def test_counters_of_a_llamacpp_page() -> None:
+    (seen,) = observations(_page(LLAMACPP))
+    assert seen.tally is not None
+    assert (seen.tally.drafted_tokens, seen.tally.accepted_tokens, seen.tally.drafts) == (267, 171, None)
+
+
+def test_counters_without_an_accepted_count_are_refused() -> None:
+    with pytest.raises(InputError, match="is missing beside llamacpp:n_drafted_total"):
+        observations(_page({name: n for name, n in LLAMACPP.items() if "accept" not in name}))
 
 
 def test_an_address_without_its_scheme_is_told_from_a_file() -> None:

@@ -231,3 +231,14 @@ def test_prediction_layers_of_the_target_draft_for_it() -> None:
     assert drafting.plan.bytes_per_block == (27852800,)
     with pytest.raises(InputError, match="no multi-token prediction layers"):
         predict_vllm(LLAMA8, H100, VllmFlags(), mtp)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_a_pool_at_its_largest_leaves_the_weights_their_place(tp: int) -> None:
+    for model in (LLAMA8, LLAMA70):
+        flags = VllmFlags(tp=tp, max_model_len=8192, gpu_memory_utilization=1.0)
+        rank = predict_vllm(model, H100, flags).rank
+        pool = rank.available
+        assert pool.low <= pool.best <= pool.high
+        beside = rank.activation_peak.low + rank.non_torch.low + rank.cuda_graph.low
+        assert pool.high + rank.weights.best + beside <= H100.memory_driver_bytes

@@ -72,6 +72,14 @@ def test_towers_are_resident_unless_only_the_language_model_is_loaded() -> None:
     assert both - alone == pytest.approx(1.07 * GIB, rel=0.02)
 
 
+def test_without_its_towers_a_model_prices_no_image() -> None:
+    found = served("google/gemma-4-26B-A4B-it")
+    text = VllmFlags(version="0.19.0", max_model_len=8192, language_model_only=True)
+    images = replace(text, multimodal_tokens=4096, multimodal_values=3 * 896**2, encoder_whole=1e9, encoder_split=1e9)
+    card = load_accelerator("thor")
+    assert predict_vllm(found.whole, card, images).rank == predict_vllm(found.whole, card, text).rank
+
+
 def test_an_assistant_of_gemma_4_caches_nothing() -> None:
     config = {"method": "mtp", "model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 3}
     flags = VllmFlags(max_model_len=8192, kv_cache_memory_bytes=8 * GIB)

@@ -1,8 +1,10 @@
 """The pool that every command asks: the blocks that the engine's own planner hands out, request by request."""
 
+from dataclasses import replace
+
 import pytest
 
-from specplan.memory.pool import Drafting, Serving, pool
+from specplan.memory.pool import Drafting, Serving, pool, vllm_drafting
 from specplan.memory.speculative import Speculation
 from specplan.memory.vllm import VllmFlags, predict_vllm
 from specplan.specs.catalog import load_model
@@ -48,6 +50,16 @@ def test_a_matcher_takes_slots_and_no_weights(engine: str, method: str) -> None:
         return
     assert 0 <= plain.requests - found.requests <= 0.03 * plain.requests
     assert 0 < found.slots <= 12
+
+
+@pytest.mark.parametrize(("vocabulary", "mixed"), [(BIG.vocab_size, False), (32000, True)])
+def test_a_draft_of_another_vocabulary_is_said_to_be_one(vocabulary: int, mixed: bool) -> None:
+    other = replace(load_model("llama3.2-1b"), vocab_size=vocabulary)
+    speculation, model = vllm_drafting(Drafting(method="model", kappa=3, model=other), BIG)
+    assert model is other
+    assert speculation.heterogeneous_vocab is mixed
+    head, _ = vllm_drafting(Drafting(method="eagle", kappa=3, model=other), BIG)
+    assert not head.heterogeneous_vocab  # a head draws from a vocabulary that it maps to the target's
 
 
 def test_a_pool_without_room_says_which_part_is_too_large() -> None:

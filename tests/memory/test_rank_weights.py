@@ -122,6 +122,27 @@ def test_rotary_tables_once_per_kind_of_attention() -> None:
     assert rotary_bytes(gemma, gemma.layers) == 131072 * 256 * 2 * (1 + 8)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "head_dim", "rotated"),
+    [  # as the published configs say: partial_rotary_factor or rotary_pct of the head's width
+        ("qwen3_next", 256, 64),  # Qwen3-Next-80B-A3B: 0.25
+        ("phi", 80, 32),  # phi-2: 0.4
+        ("glm4", 128, 64),  # GLM-4-9B-0414: 0.5
+        ("glm4_moe", 128, 64),  # GLM-4.5: 0.5
+        ("minimax_m2", 128, 64),  # rotary_dim 64
+        ("stablelm", 80, 20),  # stablelm-3b-4e1t: 0.25
+        ("nemotron", 128, 64),  # Nemotron-4: 0.5
+        ("gpt_neox", 64, 16),  # pythia-1b is 256 wide; 0.25 of any
+        ("llama", 128, 128),
+        ("gpt2", 64, 0),  # learned positions
+    ],
+)
+def test_a_head_that_rotates_in_part_has_a_narrower_table(model_type: str, head_dim: int, rotated: int) -> None:
+    layer = Layer(mixer=Attention(heads=8, kv_heads=8, head_dim=head_dim), feed_forward=DenseMLP(width=64))
+    model = _model(model_type=model_type, layers=(layer,) * 2, max_position=4096)
+    assert rotary_bytes(model, model.layers) == pytest.approx(4096 * rotated * 2)
+
+
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(0, 2**32))
 def test_the_allocator_never_adds_more_than_a_mebibyte(n: int) -> None:

@@ -438,3 +438,18 @@ def test_a_config_of_a_draft_head_beside_its_weights(tmp_path: Path) -> None:
     summary = summarise(read_checkpoint(tmp_path), model)
     assert summary.disagreements == ()
     assert summary.decoder_params == resident_params(model)
+
+
+def test_every_dtype_of_a_written_checkpoint_has_its_size(tmp_path: Path) -> None:
+    """A file by the safetensors package itself: each tensor's bytes are those that torch holds."""
+    torch = pytest.importorskip("torch")
+    save_file = pytest.importorskip("safetensors.torch").save_file
+    names = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+    dtypes = [getattr(torch, name) for name in (*names, "float8_e4m3fn", "float8_e5m2")]
+    tensors = {str(dtype): torch.zeros(3, 5, dtype=dtype) for dtype in dtypes}
+    save_file(tensors, tmp_path / "model.safetensors")
+    stored = {t.name: t for t in read_safetensors(tmp_path / "model.safetensors")}
+    assert {name: t.n_bytes for name, t in stored.items()} == {
+        name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()
+    }
+    assert stored["torch.bool"].dtype == "BOOL"

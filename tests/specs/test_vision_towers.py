@@ -44,6 +44,22 @@ def test_mistrals_tower_and_its_merging_projector() -> None:
     assert found.params == 402_702_336 + 602_112 + 1024 + 1024 + 4 * 1024**2 + 1024 * 5120 + 5120**2
 
 
+@pytest.mark.parametrize("merge", [1, 2, 3, 4])
+def test_a_merger_is_as_wide_as_the_patches_it_joins(merge: int) -> None:
+    h, width = 1152, 5120
+    with torch.device("meta"):
+        merger = torch.nn.Sequential(
+            torch.nn.LayerNorm(h), torch.nn.Linear(h * merge**2, h * merge**2), torch.nn.Linear(h * merge**2, width)
+        )
+        none = torch.nn.Sequential(torch.nn.LayerNorm(h), torch.nn.Linear(h, h), torch.nn.Linear(h, width))
+    config = {"model_type": "qwen3_5", "text_config": {"hidden_size": width}}
+    found, plain = (vision_tower({**config, "vision_config": {**QWEN, "spatial_merge_size": m}}) for m in (merge, 1))
+    assert found is not None
+    assert plain is not None
+    more = sum(p.numel() for p in merger.parameters()) - sum(p.numel() for p in none.parameters())
+    assert found.params - plain.params == more
+
+
 def test_qwens_tower_with_and_without_deep_stacks() -> None:
     plain = vision_tower({"model_type": "qwen3_5", "text_config": {"hidden_size": 5120}, "vision_config": QWEN})
     deep = vision_tower(
