@@ -15,7 +15,7 @@ from specplan.errors import InputError
 from specplan.formulas.parameters import experts_touched
 from specplan.memory.vllm import VllmFlags, predict_vllm
 from specplan.propose.spelling import read_source
-from specplan.specs.catalog import load_model
+from specplan.specs.catalog import load_model, load_target
 from specplan.specs.hardware import load_accelerator
 from specplan.timing.measured_steps import measured_table
 from specplan.timing.step_time import machine
@@ -301,3 +301,15 @@ def test_a_whole_grid_equals_its_single_cells():
         assert c in alone.cells
     setting = Setting(target=SMALL, on=machine(H100))
     assert best_kappa(setting, source, loads(SMALL, source, 1), [1, 16], 512).shape == (2,)
+
+
+def test_a_draft_that_leaves_no_room_is_no_answer_however_fast():
+    # On 16 GiB an 8B model in 8 bits has room for its cache; with an 1B draft of 16 bits and its cache it has none.
+    card = replace(load_accelerator("l40s"), name="small", memory_driver_bytes=None, memory_torch_bytes=13.2 * 2**30)
+    target = load_target("llama3.1-8b", "fp8")
+    report = compare(target, card, [draft("llama3.2-1b:alpha=.99,k=3")], contexts=[8192], batches=[1])
+    plain, drafted = report.capacities
+    assert plain.sequences >= 1 > drafted.sequences
+    cell = next(c for c in report.cells if c.source != "none")
+    assert not cell.fits
+    assert "fit" in cell.verdict

@@ -270,3 +270,9 @@ def test_bad_settings_of_a_schedule_are_one_line(wrong: dict, expected: str):
         schedule(TARGET, H100, EAGLE, **wrong)
     with pytest.raises(InputError, match="needs a draft source"):
         schedule(TARGET, H100, NO_SOURCE)
+
+
+@pytest.mark.parametrize("longest", [1, 4, 8])
+def test_a_draft_that_is_always_taken_and_costs_nothing_is_as_long_as_it_may_be(longest: int):
+    report = schedule(TARGET, H100, read_source("ngram:alpha=.999"), max_batch=4, max_kappa=longest)
+    assert set(kappas(report)) == {longest}

@@ -226,3 +226,18 @@ def test_a_given_pool_in_bytes_is_judged_as_such() -> None:
     predicted = predict_vllm(load_model("llama3.2-1b"), load_accelerator("gb10"), flags)
     assert predicted.rank.available.best == 32212254720
     assert replace(flags).kv_cache_memory_bytes == 32212254720
+
+
+@pytest.mark.parametrize("which", range(len(ALTERED)))
+def test_a_figure_agrees_up_to_half_its_last_digit_and_no_further(which: int) -> None:
+    """The printed digits are the slack: one more in the last place is another figure."""
+    mark, old, _ = ALTERED[which]
+    digits = old.split()[0].removesuffix("x").replace(",", "")
+    last = 10.0 ** -len(digits.partition(".")[2])
+    wrong = f"{float(digits) + (17 if last == 1 else 2) * last:,.{len(digits.partition('.')[2])}f}"
+    altered = [
+        line.replace(digits if "," not in old else old.split()[0], wrong) if mark in line else line for line in TRUE
+    ]
+    for lines, agrees in ((TRUE, True), (altered, False)):
+        check = _check("\n".join([*lines, ""]), gpu="h100-sxm", target="llama3.2-1b")
+        assert check.largest.startswith("none: every printed term agrees") == agrees, (wrong, check.largest)
