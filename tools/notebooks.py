@@ -1,5 +1,6 @@
 """Runs notebooks and keeps what they print: `python tools/notebooks.py notebooks/02_from_logs.ipynb ...`; all without names."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 
 
 def main() -> None:
-    """Execute each from its own folder and store it."""
+    """Execute each from its own folder, at the width of the tests, and store it."""
+    os.environ["COLUMNS"] = "132"
     for path in [Path(name) for name in sys.argv[1:]] or sorted(FOLDER.glob("*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(path.parent)}}).execute()

@@ -12,7 +12,7 @@ acceptance.py
 
 adaptive.py
     Adaptive verification: how many drafted positions to verify in a step, and what that gives over a population:
-    `adaptive_expectation`, `class_lengths`, `confidences`, `verify_budget`
+    `adaptive_expectation`, `class_lengths`, `confidences`, `explained_variance`, `verify_budget`
 
 draft_length.py
     Best kappa: how many tokens to draft, and what another choice loses:

@@ -293,7 +293,9 @@ def test_on_ray_json_is_one_document_whatever_its_daemons_print(tmp_path: Path) 
         "    subprocess.Popen([sys.executable, '-c', say])\n"
         "class _Remote:\n"
         "    def __init__(self, f): self.remote = f\n"
+        "    def options(self, **_): return self\n"
         "remote, put, get = _Remote, lambda x: x, lambda x: x\n"
+        "def shutdown(): pass\n"
         "def cluster_resources(): return {'CPU': 2}\n"
     )
     done = subprocess.run(
