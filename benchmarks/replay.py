@@ -26,8 +26,8 @@ from specplan.propose.ngram_replay import scan_every_position
 from specplan.propose.spelling import parse_source
 from specplan.propose.steps import join
 from specplan.propose.suffix_replay import replay as replay_suffix
-from specplan.replay.read import TraceReader
-from specplan.replay.run import ReplayPlan, run
+from specplan.traces.read import TraceReader
+from specplan.traces.run import ReplayPlan, run
 
 PROMPT, RESPONSE = 1024, 1024
 VOCABULARY = 32_000

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from specplan.simulate.compiled import IS_COMPILED
-from specplan.simulate.engine import EngineRules
-from specplan.simulate.load import Requests
-from specplan.simulate.stream import UNIT_STEPS, serve
+from specplan.queueing.compiled import IS_COMPILED
+from specplan.queueing.engine import EngineRules
+from specplan.queueing.load import Requests
+from specplan.queueing.stream import UNIT_STEPS, serve
 
 LOAD = ["llama3-8b", "--input", "1024", "--output", "128", "--concurrency", "64", "-n", "20000"]
 SEARCH = [

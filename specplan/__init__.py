@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from specplan.api.cost import cost as cost
     from specplan.api.plane import plane as plane
     from specplan.api.schedule import schedule as schedule
+    from specplan.api.simulate import simulate as simulate
     from specplan.api.tie import tie as tie
     from specplan.api.tune import tune as tune
     from specplan.errors import SpecplanError as SpecplanError
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME: Final = {
-    **{name: f"api.{name}" for name in ("blocks", "capacity", "compare", "cost", "plane", "schedule", "tie", "tune")},
+    **{
+        name: f"api.{name}"
+        for name in ("blocks", "capacity", "compare", "cost", "plane", "schedule", "simulate", "tie", "tune")
+    },
     "SpecplanError": "errors",
     "load_accelerator": "specs.hardware",
     "load_model": "specs.catalog",
@@ -36,7 +40,7 @@ _HOME: Final = {
 """Where each public name lives; nothing of it is imported before it is asked for."""
 
 __all__ = ["SpecplanError", "__version__", "blocks", "capacity", "compare", "cost", "load_accelerator", "load_model",
-           "plane", "read_source", "schedule", "tie", "tune"]  # fmt: skip
+           "plane", "read_source", "schedule", "simulate", "tie", "tune"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

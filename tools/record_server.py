@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from specplan.errors import SpecplanError
-from specplan.ingest.completions import complete
-from specplan.ingest.fetch import fetch_text
-from specplan.ingest.prometheus import counted, parse_scrape
 from specplan.records.prompts import Prompt, prompt_file, read_prompts
+from specplan.telemetry.completions import complete
+from specplan.telemetry.fetch import fetch_text
+from specplan.telemetry.prometheus import counted, parse_scrape
 
 SERVER = {"max_num_seqs": 8, "max_model_len": 2048, "prefix_caching": False, "kv_cache_gib": 1}
 COUNTERS = [

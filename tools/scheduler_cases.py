@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from specplan.errors import SpecplanError
-from specplan.simulate.cases import first_difference
+from specplan.queueing.cases import first_difference
 
 
 def main(paths: list[str]) -> int:

@@ -11,13 +11,13 @@ from specplan.api.simulate import read_targets
 from specplan.api.sources import load_sources
 from specplan.decide.step_setting import Setting
 from specplan.errors import InputError
+from specplan.queueing import capacity as room
+from specplan.queueing.answer import read_load
+from specplan.queueing.served_source import Limits, check_seeds
 from specplan.report import capacity_report
 from specplan.report.console import Console
 from specplan.report.output_file import check_drawing
 from specplan.runners import runner_of
-from specplan.simulate import capacity as room
-from specplan.simulate.answer import read_load
-from specplan.simulate.served_source import Limits, check_seeds
 from specplan.timing.step_time import machine
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model
@@ -26,7 +26,7 @@ from specplan.values.source import Source
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Capacity(Answer, room.Capacity):
-    """The answer of `capacity`: the fields of `specplan.simulate.capacity.Capacity`."""
+    """The answer of `capacity`: the fields of `specplan.queueing.capacity.Capacity`."""
 
     asked: Mapping[str, Any] = field(default_factory=dict)
 

@@ -10,14 +10,14 @@ from specplan.api.answer import Answer, accelerator_of, model_of, question, seve
 from specplan.api.sources import load_sources, load_tables
 from specplan.decide.step_setting import Setting
 from specplan.errors import InputError
+from specplan.queueing import answer as room
+from specplan.queueing.outcome import Target, read_target
+from specplan.queueing.replicas import Routing
+from specplan.queueing.served_source import Limits, check_seeds
+from specplan.queueing.stream import Served
 from specplan.report import simulate_report
 from specplan.report.console import Console
 from specplan.report.output_file import check_drawing
-from specplan.simulate import answer as room
-from specplan.simulate.outcome import Target, read_target
-from specplan.simulate.replicas import Routing
-from specplan.simulate.served_source import Limits, check_seeds
-from specplan.simulate.stream import Served
 from specplan.timing.step_time import machine
 from specplan.values import formats
 from specplan.values.hardware import Accelerator
@@ -30,7 +30,7 @@ KEPT: Final = ("", "requests", "steps")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulated(Answer, room.Simulation):
-    """The answer of `simulate`: the fields of `specplan.simulate.answer.Simulation`, and the runs where kept."""
+    """The answer of `simulate`: the fields of `specplan.queueing.answer.Simulation`, and the runs where kept."""
 
     runs: tuple[tuple[str, Served], ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def simulate(
     rate: float | None = None,
     burstiness: float = 1.0,
     concurrency: int | None = None,
-    turnaround: str | float = 0.0,
+    turnaround: str | float = "0 ms",
     trace: str | Path | None = None,
     trace_rate: float = 1.0,
     leave_out_refused: bool = False,

@@ -125,9 +125,9 @@ def blocks(
     if from_log is not None:
         from specplan.decide.blocks_request import told_beside
         from specplan.decide.startup_log import check_log
-        from specplan.ingest.startup_logs import read_startup_log
         from specplan.report import blocks_table, json_document
         from specplan.report.console import Console
+        from specplan.telemetry.startup_logs import read_startup_log
 
         log = read_startup_log(sys.stdin.buffer if from_log == "-" else from_log)
         check = check_log(log, "standard input" if from_log == "-" else from_log, told_beside(request_of(given)))

@@ -50,8 +50,8 @@ def calibrate(
     from specplan.specs.hardware import dump_accelerator, load_accelerator
 
     if from_server:
-        from specplan.ingest.read import read_origin
-        from specplan.ingest.step_table import step_table
+        from specplan.telemetry.read import read_origin
+        from specplan.telemetry.step_table import step_table
 
         path = output_path(output, (".json",))
         table = step_table([o for name in from_server for o in read_origin(name)], units.parse_count(context))

@@ -51,12 +51,12 @@ def ingest(
     from specplan.decide.change import alert as read_alert
     from specplan.decide.pricing import Pair
     from specplan.errors import InputError
-    from specplan.ingest.joined import joined
-    from specplan.ingest.read import read_origin
-    from specplan.ingest.summary import ingested
     from specplan.records.files import StepWriter, refuse_overwrite
     from specplan.specs.catalog import load_model, load_target
     from specplan.specs.hardware import load_accelerator
+    from specplan.telemetry.joined import joined
+    from specplan.telemetry.read import read_origin
+    from specplan.telemetry.summary import ingested
 
     if not origins or (width is not None and width < 2):
         raise InputError("name a URL or a file to read; --width is at least 2, the root and one drafted token")
@@ -90,8 +90,8 @@ def ingest(
                 writer.write(o.steps)
     if table is not None:
         from specplan.files.writing import write_whole
-        from specplan.ingest.step_table import step_table
         from specplan.report.json_document import render
+        from specplan.telemetry.step_table import step_table
 
         write_whole(Path(table), render(step_table(observed, units.parse_count(context))) + "\n")
     if json:

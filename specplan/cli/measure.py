@@ -167,13 +167,13 @@ def _measure_server(
     from specplan.errors import InputError
     from specplan.files.documents import json_object
     from specplan.files.writing import make_folder, write_whole
-    from specplan.ingest.server_run import ServerJob, run_server
-    from specplan.ingest.step_table import step_table
     from specplan.records.prompts import prompt_file, read_prompts
     from specplan.report.console import Console
     from specplan.report.json_document import render
     from specplan.report.progress import Bars
     from specplan.report.server_report import cost_sentence, print_server, server_document
+    from specplan.telemetry.server_run import ServerJob, run_server
+    from specplan.telemetry.step_table import step_table
 
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit}: must be at least 1")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from specplan.decide.classes import ClassPlan
     from specplan.decide.pricing import Pair
-    from specplan.replay.summary import Replayed
+    from specplan.traces.summary import Replayed
 
 
 def replay(
@@ -80,17 +80,17 @@ def replay(
     from specplan.decide.pricing import Pair
     from specplan.files.lines import BrokenLog
     from specplan.propose.spelling import grid_of, parse_source
-    from specplan.replay.adaptive import AdaptiveReplay, replay_adaptively
-    from specplan.replay.read import TraceReader, find_files
-    from specplan.replay.run import ReplayPlan, run
-    from specplan.replay.shapes import Fields
-    from specplan.replay.summary import best_of, replayed
-    from specplan.replay.text import TextEncoder
     from specplan.report.progress import Bars
     from specplan.report.replay_report import ReplayFacts
     from specplan.runners import runner_of
     from specplan.specs.catalog import load_target
     from specplan.specs.hardware import load_accelerator
+    from specplan.traces.adaptive import AdaptiveReplay, replay_adaptively
+    from specplan.traces.read import TraceReader, find_files
+    from specplan.traces.run import ReplayPlan, run
+    from specplan.traces.shapes import Fields
+    from specplan.traces.summary import best_of, replayed
+    from specplan.traces.text import TextEncoder
 
     drawn = _asked_of_target(target, quantization, adaptive=adaptive, picture=picture)
     threshold = None if alert is None else alert_threshold(alert)

@@ -7,12 +7,12 @@ from typing import Any, Final
 import numpy as np
 
 from specplan.errors import InputError
-from specplan.simulate.engine import EngineRules
-from specplan.simulate.load import Drafting, Floats, Ints, Requests
-from specplan.simulate.measured_log import log_table
-from specplan.simulate.outcome import outcome
-from specplan.simulate.state import STEP_COLUMNS
-from specplan.simulate.stream import serve
+from specplan.queueing.engine import EngineRules
+from specplan.queueing.load import Drafting, Floats, Ints, Requests
+from specplan.queueing.measured_log import log_table
+from specplan.queueing.outcome import outcome
+from specplan.queueing.state import STEP_COLUMNS
+from specplan.queueing.stream import serve
 
 TURNAROUND_S: Final = 5e-3
 """From the end of a request to the step that can take the next one: client, HTTP and tokeniser. Assumed."""

@@ -19,9 +19,9 @@ from specplan.errors import InputError, SpecplanError
 from specplan.files.documents import parse_json
 from specplan.files.reading import read_text
 from specplan.propose.spelling import read_source
-from specplan.simulate.arrivals import Load, read_lengths
-from specplan.simulate.outcome import outcome
-from specplan.simulate.served_source import Limits, placed
+from specplan.queueing.arrivals import Load, read_lengths
+from specplan.queueing.outcome import outcome
+from specplan.queueing.served_source import Limits, placed
 from specplan.timing.step_time import machine
 from specplan.values.hardware import Accelerator
 from specplan.values.model import Model

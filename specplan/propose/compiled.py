@@ -65,7 +65,7 @@ def sources_stamp() -> str:
     >>> len(sources_stamp())
     64
     """
-    rooms = Path(__file__).parent, Path(__file__).parents[1] / "simulate"
+    rooms = Path(__file__).parent, Path(__file__).parents[1] / "queueing"
     files = sorted(
         f for room in rooms for end in ("_kernels", "_loop", "state", "compiled") for f in room.glob(f"*{end}.py")
     )

@@ -17,7 +17,7 @@ def _span(x: Interval) -> str:
 
 
 def print_adaptive(sources: Sequence[Any], console: Console, *, where: str) -> None:
-    """Sources of `specplan.replay.adaptive`: a row per batch with verified positions, tokens per step, and ratios."""
+    """Sources of `specplan.traces.adaptive`: a row per batch with verified positions, tokens per step, and ratios."""
     console.print(f"\nadaptive verification {where}", highlight=False, markup=False)
     table = grid(
         "source", "batch", "verified", "of", "E", "E whole", "adaptive / plain", "whole / plain", "adaptive / whole",

@@ -6,9 +6,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.markup import escape
 
+from specplan.queueing.answer import ASSUMPTIONS, NOT_MODELED
+from specplan.queueing.capacity import LARGE_GAP, Capacity, Found, inputs
 from specplan.report.grid import grid
-from specplan.simulate.answer import ASSUMPTIONS, NOT_MODELED
-from specplan.simulate.capacity import LARGE_GAP, Capacity, Found, inputs
 
 PROVENANCE: Final = {
     "rate": "modelled: simulated with modelled step times",

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from specplan.queueing.capacity import Capacity
+from specplan.queueing.state import SERIES
+from specplan.queueing.stream import Served
 from specplan.report.drawing import Drawing
 from specplan.report.key import Row
 from specplan.report.lettering import fitting
 from specplan.report.picture import look, style
 from specplan.report.sheet import Sheet
-from specplan.simulate.capacity import Capacity
-from specplan.simulate.state import SERIES
-from specplan.simulate.stream import Served
 
 
 def _line(index: int, *, marked: bool = False) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from rich.markup import escape
 
 from specplan.errors import InputError, MissingExtraError
 from specplan.files.writing import whole, write_whole
+from specplan.queueing import state as at
+from specplan.queueing.answer import SCHEDULERS, Simulation, SourceAnswer
+from specplan.queueing.outcome import LATENCIES, STATISTICS, Interval
+from specplan.queueing.stream import Served
 from specplan.report.grid import grid
-from specplan.simulate import state as at
-from specplan.simulate.answer import SCHEDULERS, Simulation, SourceAnswer
-from specplan.simulate.outcome import LATENCIES, STATISTICS, Interval
-from specplan.simulate.stream import Served
 
 FIGURES: Final = (
     "request_rate", "token_rate", "prompt_rate", "goodput", "running", "waiting", "cache_use", "preemptions",

@@ -33,6 +33,11 @@ PUBLIC = {
     "schedule": "target accelerator source quantization tp context_len max_batch max_kappa margin engine "
     "engine_version layer measured kv_cache_dtype gpu_memory_utilization temperature target_path "
     "draft_path",
+    "simulate": "target accelerator sources quantization tp rate burstiness concurrency turnaround trace "
+    "trace_rate leave_out_refused input_len output_len requests seeds seed warmup ttft tpot e2e "
+    "kappa max_model_len max_num_seqs max_num_batched_tokens block_size enable_prefix_caching "
+    "long_prefill_token_threshold num_gpu_blocks_override engine engine_version layer measured "
+    "steps kv_cache_dtype gpu_memory_utilization replicas routing keep progress",
     "tie": "a b target accelerator alpha kappa quantization tp batch context_len engine layer measured "
     "kv_cache_dtype ridge",
     "tune": "target accelerator sources draft alpha c quantization tp batch context_len max_kappa compared "
@@ -70,6 +75,9 @@ SAME = [
     (lambda: specplan.capacity("llama3-8b", ["h100-sxm"], rate=4.0, input_len="500", output_len="100", requests=150,
                                tp=[1], sources=["none"], ttft=[], tpot=["p95=30ms"], e2e=[], price=[]),
      "capacity llama3-8b --rate 4 --input 500 --output 100 -n 150 --tpot p95=30ms"),
+    (lambda: specplan.simulate("llama3-8b", rate=2.0, input_len="500", output_len="100", requests=60, sources=["none"],
+                               ttft=["p95=1s"], tpot=[], e2e=[]),
+     "simulate llama3-8b --rate 2 --input 500 --output 100 -n 60 --ttft p95=1s"),
     (lambda: specplan.tie("mine:c=.165,alpha=.7", "ngram"), "tie mine:c=.165,alpha=.7 ngram"),
 ]  # fmt: skip
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from startup_lines import sglang_lines, vllm_lines
 
 from specplan.decide.startup_log import Told, check_log
-from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.sglang import SglangFlags, predict_sglang
 from specplan.memory.speculative import parse_speculative_config, sglang_speculation
 from specplan.memory.startup_check import StartupCheck, TermCheck
@@ -19,6 +18,7 @@ from specplan.memory.vllm import VllmFlags, predict_vllm, with_encoder_budget
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
 from specplan.specs.served import served
+from specplan.telemetry.startup_logs import read_startup_log
 from specplan.units import GIB
 
 

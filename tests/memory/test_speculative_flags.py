@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from specplan.errors import InputError
-from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.speculative import parse_speculative_config, sglang_speculation
 from specplan.memory.startup_check import speculation_of
+from specplan.telemetry.startup_logs import read_startup_log
 
 
 def _k(config: dict[str, object], **more: object) -> int:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from specplan.errors import InputError
-from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.sglang import predict_sglang
 from specplan.memory.startup_check import (
     StartupCheck,
@@ -21,6 +20,7 @@ from specplan.memory.vllm import predict_vllm
 from specplan.records.startup import StartupLog
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.telemetry.startup_logs import read_startup_log
 from specplan.units import GIB
 
 LLAMA8 = load_model("llama3.1-8b")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from specplan.ingest.startup_logs import read_startup_log
 from specplan.memory.speculative import parse_speculative_config
 from specplan.memory.vllm import VllmFlags, predict_vllm
 from specplan.specs.catalog import load_model
 from specplan.specs.hardware import load_accelerator
+from specplan.telemetry.startup_logs import read_startup_log
 
 PYTHON = os.environ.get("SPECPLAN_VLLM_PYTHON", sys.executable)
 SMOLLM2 = {

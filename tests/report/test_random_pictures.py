@@ -10,8 +10,7 @@ from drawn import all_texts
 from drawn import drawn as source
 from matplotlib.figure import Figure
 
-from specplan import capacity, compare
-from specplan.api.simulate import simulate
+from specplan import capacity, compare, simulate
 from specplan.decide.measured_speed import MeasuredSpeed
 from specplan.decide.plane import Plane, plane
 from specplan.decide.pricing import Setting
